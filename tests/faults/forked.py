@@ -36,7 +36,7 @@ import yaml
 from made import write_resources
 
 import alignattn.finetuning.run  # noqa: F401  # finetune imports it when it runs
-from alignattn.cli import main
+from alignattn.cli import USER_ERROR_EXIT_CODE, main
 from alignattn.commands import get_command
 from alignattn.commands.reproduce.folder import RunFolder
 from alignattn.commands.reproduce.launchers import worker
@@ -322,7 +322,10 @@ def try_saves(place: Workplace, name: str) -> None:
 
 
 def try_pair(place: Workplace, name: str) -> None:
-    """Run one command twice, some tenths of a second apart, and print a JSON line."""
+    """Run one command twice, some tenths of a second apart, and print a JSON line.
+
+    One makes the run. The other reads it, or is refused because the first has not ended.
+    """
     apart = int(name.rpartition("-")[2]) / 10
     whole, out = _whole_run(place), place.folder / name
     words = place.words("finetune", out)
@@ -333,12 +336,13 @@ def try_pair(place: Workplace, name: str) -> None:
             torch.set_num_threads(1)
             os._exit(main(words))
         time.sleep(apart)
-        code = main(words)
-        return code or abs(os.waitstatus_to_exitcode(os.waitpid(first, 0)[1]))
+        codes = main(words), os.waitstatus_to_exitcode(os.waitpid(first, 0)[1])
+        return max(codes) if min(codes) == 0 else 1
 
     code = in_child(both, place.folder / "log")
     expected, found = contents(whole), contents(out)
-    why = f"ended with {code}: {_end(place)}" if code else ""
+    is_refused = code == USER_ERROR_EXIT_CODE and "wait until it ends" in (place.folder / "log").read_text()
+    why = f"ended with {code}: {_end(place)}" if code and not is_refused else ""
     why = why or ", ".join(file for file in expected | found if expected.get(file, "") != found.get(file, ""))
     print(json.dumps({"command": name, "point": apart, "survived": not why, "why": why}), flush=True)
 

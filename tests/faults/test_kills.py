@@ -56,6 +56,6 @@ def test_a_run_that_is_killed_at_any_moment_of_a_save_resumes(tmp_path):
 
 
 @pytest.mark.faults
-def test_two_commands_on_one_folder_both_succeed(tmp_path):
+def test_of_two_commands_on_one_folder_one_makes_the_run(tmp_path):
     names = tuple(f"pair-{tenths}" for tenths in range(12))
     check(tries(tmp_path, *names), names)
