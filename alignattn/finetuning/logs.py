@@ -96,9 +96,11 @@ def curve_panels(histories: Mapping[str, LogHistory]) -> list[CurvePanel]:
 
 
 def _y_label(quantity: str) -> str:
+    if quantity in Y_LABELS:
+        return Y_LABELS[quantity]
     if quantity.endswith("_loss"):
-        return Y_LABELS.get(quantity, Y_LABELS["eval_loss"])
-    return Y_LABELS.get(quantity, ERROR_LABEL if metric_of(quantity).lower_is_better else SCORE_LABEL)
+        return Y_LABELS["eval_loss"]
+    return ERROR_LABEL if metric_of(quantity).lower_is_better else SCORE_LABEL
 
 
 def training_charts(log_history: LogHistory) -> dict[str, Markup]:

@@ -124,28 +124,31 @@ class LabelledTask(Task):
 
         from alignattn.tasks.reading import dataset_of
 
-        values = [only_item(value) for value in dataset[self.label_column][:]]
         of_file = class_names(dataset, self.label_column)
         if of_file and not (all(map(str.isdecimal, of_file)) and set(of_file).isdisjoint(self.labels)):
             names = dict(enumerate(of_file))
         else:
-            names = self.names_of_integers(values)
+            names = self.names_of_integers(dataset)
         if not names:
             return dataset
+        values = map(only_item, dataset[self.label_column][:])
         labels = dataset_of({self.label_column: named_labels(values, names)})
         return datasets.concatenate_datasets([dataset.remove_columns(self.label_column), labels], axis=1)
 
-    def names_of_integers(self, values: Iterable[Any]) -> dict[int, str]:
-        """Return the class that each integer of a label column means; empty if it is the number of its class.
+    def names_of_integers(self, dataset: datasets.Dataset) -> dict[int, str]:
+        """Return the class that each integer among the labels means; empty if it is the number of its class.
 
         Integers are numbers, unless a class is named by an integer that is not its number and at least as many of the
-        column's integers are names.
+        rows' integers are names.
         """
         by_name = {int(label): label for label in self.labels if INTEGER.fullmatch(label)}
         by_number = dict(enumerate(self.labels))
+        if all(by_number.get(number) == label for number, label in by_name.items()):
+            return {}
+        values = map(only_item, dataset[self.label_column][:])
         parsed = {value: number for value in values if (number := whole_number(value)) is not None}
         integers = {*parsed.values()} - {UNLABELLED}
-        if not integers or all(by_number.get(number) == label for number, label in by_name.items()):
+        if not integers:
             return {}
         num_names, num_numbers = len(integers & by_name.keys()), len(integers & by_number.keys())
         if num_names == num_numbers and not all(isinstance(value, str) for value in parsed):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -85,7 +84,7 @@ class NodeClassification(LabelledTask):
         labels = read_graph(path).labels[nodes]
         return datasets.Dataset.from_dict({GRAPH: [str(path)] * len(nodes), NODE: nodes, self.label_column: labels})
 
-    def names_of_integers(self, values: Iterable[Any]) -> dict[int, str]:
+    def names_of_integers(self, dataset: datasets.Dataset) -> dict[int, str]:
         """Return nothing: the labels of a graph are class numbers, whatever the class names."""
         return {}
 

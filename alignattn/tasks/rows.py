@@ -443,23 +443,22 @@ def _checked(task: T, raw: Mapping[str, _RawSplit], skip_bad_rows: bool | None, 
             if all(isinstance(value, int | float) for value in values):
                 origin = raw[name].origin
                 print(f"{origin}: its labels are numbers without names, which are read as {numbered}", file=sys.stderr)
+        meanings = {
+            raw[name].origin: names
+            for name, dataset in selected.items()
+            if name not in named and (names := task.names_of_integers(dataset))
+        }
+        for origin, names in meanings.items():
+            if names != next(iter(meanings.values())):
+                raise AlignAttnError(
+                    f"{next(iter(meanings))} and {origin} differ in whether integers are names or numbers of "
+                    f"the classes ({listing(task.labels)}): write names in both"
+                )
 
     first = next(iter(raw))
     # A row that cannot be read defines no label.
     readable = [index for index in range(len(selected[first])) if index not in raw[first].problems]
     task = task.infer_labels(selected[first].select(readable), raw[first].origin)
-
-    if isinstance(task, LabelledTask) and task.label_column in task.columns():
-        meanings: list[tuple[str, dict[int, str]]] = []
-        for name, dataset in selected.items():
-            if not class_names(dataset, task.label_column):
-                names = task.names_of_integers(map(only_item, dataset[task.label_column][:]))
-                meanings += [(raw[name].origin, names)] if names else []
-        if other := next((origin for origin, names in meanings if names != meanings[0][1]), None):
-            raise AlignAttnError(
-                f"{meanings[0][0]} and {other} differ in whether integers are names or numbers of the classes "
-                f"({listing(task.labels)}): write names in both"
-            )
     for name, split in raw.items():
         dataset = task.normalise(selected[name])
         problems = task.row_problems(dataset, may_be_empty=split.is_published) | dict(split.problems)

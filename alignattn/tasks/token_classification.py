@@ -102,7 +102,7 @@ class TokenClassification(Task):
             labels = tag_names(tags, named, origin)
             # A row that will be left out defines no tag.
             pairs = zip(rows[task.tokens_column][:], tags, strict=True)
-            good = [tags for tokens, tags in pairs if tag_problem(tokens, tags, labels) is None]
+            good = [own for tokens, own in pairs if tag_problem(tokens, own, labels) is None]
             task = replace(task, labels=tag_names(good, named, origin) if good else labels)
         if marks_entities(task.labels) or task.metrics == (TOKEN_ACCURACY,):
             return task

@@ -103,8 +103,9 @@ class VisualQuestionAnswering(LabelledTask):
         if self.collection != "vqa-v2":
             return super().data_files(data_dir)
         files = {}
-        for split in (split for split in (TRAIN, *self.evaluation_splits) if split in YEARS):
-            files[split], files[f"{split} answers"] = vqa_v2_files(data_dir / self.sources.folder, split)
+        for split in (TRAIN, *self.evaluation_splits):
+            if split in YEARS:
+                files[split], files[f"{split} answers"] = vqa_v2_files(data_dir / self.sources.folder, split)
         return files
 
     def read_split(

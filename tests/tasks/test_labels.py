@@ -256,9 +256,6 @@ def test_a_list_of_one_label_is_that_label(tmp_path):
     assert names_of(load_task_files(OWN, path, None), "train") == TRUE
 
 
-STARS = TextClassification(name="stars", text_columns=("text",), labels=("1", "2", "3"), metrics=("accuracy",))
-
-
 def test_a_bad_label_beside_integers_leaves_them_names(tmp_path):
     path = json_file(tmp_path / "rows.jsonl", [1, 2, 3, 2.5])
     rows = load_task_files(STARS, path, None, skip_bad_rows=True)
