@@ -95,7 +95,7 @@ def _matmul_precision(precision: str) -> Iterator[None]:
         torch.set_float32_matmul_precision(before)
 
 
-ALL_ROWS: Mapping[str, Any] = {"alignment_rows": None}
+ALL_ROWS: Mapping[str, Any] = {"alignment_rows": 0}
 FEW_ROWS: Mapping[str, Any] = {"alignment_rows": 8}
 DRAWN_FROM = ("aa-gan", "aa-ct", "aa-ot")
 """The alignments whose rows can be drawn."""

@@ -20,6 +20,11 @@ WEIGHTS: Mapping[str | None, float] = {"moments": 0.001}
 """λ of an alignment, if not `DEFAULT_WEIGHT`. With 0.01, 3 of 30 runs of `moments` of five epochs broke; with 0.001,
 none (docs/study/why.md)."""
 
+DEFAULT_ROWS = 8
+"""Samples that a loss over samples draws by default (docs/study/rows.md)."""
+ALL_ROWS = 0
+"""The `alignment_rows` that draw no samples."""
+
 GradientScope = Literal["projections", "all"]
 
 
@@ -44,7 +49,7 @@ class AttentionConfig:
         alignment_options: keyword arguments of the alignment's class, such as `{"epsilon": 0.05}` for `ot`.
         alignment_rows: the maximum number of samples of a forward, and of a process, from which `gan`, `ot` and `ct`
             compute their loss; they are drawn anew for each loss. Their loss is a mean over samples, so it stays
-            unbiased. None = all.
+            unbiased. 0 = all; by default 8, and 0 with other alignments and with `points`.
         head_reduction: `sum` (the paper's text) or `mean` (its code) over a layer's heads.
         gradient_scope: which parameters the alignment loss trains: `projections`, the weights and biases of the query
             and key projections; `all`, also everything below them, as in the paper's code.
@@ -70,7 +75,7 @@ class AttentionConfig:
     gradient_scope: GradientScope = "projections"
     layers: tuple[int, ...] | None = None
     cross_attention: bool = False
-    alignment_rows: int | None = None
+    alignment_rows: int = cast(int, None)
 
     def __post_init__(self) -> None:
         for slot in SLOTS:
@@ -99,10 +104,12 @@ class AttentionConfig:
         if not (_is_number(self.alignment_weight) and 0 <= self.alignment_weight < float("inf")):
             raise AlignAttnError(f"alignment_weight={self.alignment_weight!r} must be a finite number of 0 or more")
         object.__setattr__(self, "alignment_weight", _plain(self.alignment_weight))
-        if self.alignment_rows is not None:
-            if not _is_number(self.alignment_rows, Integral) or self.alignment_rows < 1:
-                raise AlignAttnError(f"alignment_rows={self.alignment_rows!r} must be a number of samples, at least 1")
-            object.__setattr__(self, "alignment_rows", _plain(self.alignment_rows))
+        if self.alignment_rows is None:
+            object.__setattr__(self, "alignment_rows", _default_rows(self.alignment, self.alignment_options))
+        if not _is_number(self.alignment_rows, Integral) or self.alignment_rows < 0:
+            raise AlignAttnError(f"alignment_rows={self.alignment_rows!r} must be a number of samples, or 0 for all")
+        object.__setattr__(self, "alignment_rows", _plain(self.alignment_rows))
+        if self.alignment_rows != ALL_ROWS:
             if self.alignment is not None and not ALIGNMENTS[self.alignment].averages_samples:
                 averaging = ", ".join(choices_with("alignment", "averages_samples"))
                 raise AlignAttnError(
@@ -188,7 +195,7 @@ class AttentionConfig:
 
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> "AttentionConfig":
-        """Build a config from `to_dict`'s result.
+        """Build a config from `to_dict`'s result. Without `alignment_rows`, as saved before 8 became its default: all.
 
         Raises:
             AlignAttnError: if a field is unknown or its value invalid.
@@ -196,7 +203,7 @@ class AttentionConfig:
         names = [field.name for field in dataclasses.fields(cls)]
         for name in fields:
             _check_choice("field of AttentionConfig", name, names)
-        return cls(**fields)
+        return cls(**{"alignment_rows": ALL_ROWS} | fields)
 
     @classmethod
     def resolve(cls, attention: "str | AttentionConfig", **overrides: Any) -> "AttentionConfig":
@@ -205,8 +212,8 @@ class AttentionConfig:
         Args:
             attention: a config; or a preset (`aa-ct`), a choice of any slot (`entmax15`), or several of them joined by
                 `+` (`aa-ct+qvi+entmax15`).
-            **overrides: fields that replace those of `attention`. With another alignment, a λ that is the default of
-                the replaced one becomes the default of the new one.
+            **overrides: fields that replace those of `attention`. With another alignment, a λ and a number of drawn
+                samples that are the defaults of the replaced one become the defaults of the new one.
 
         Raises:
             AlignAttnError: if a name or a field is unknown, two names fill one slot, or a value is invalid.
@@ -230,10 +237,18 @@ class AttentionConfig:
                 fields |= chosen
         else:
             fields = attention.to_dict()
-        default_weight = WEIGHTS.get(fields.get("alignment"), DEFAULT_WEIGHT)
-        if "alignment" in overrides and fields.get("alignment_weight") == default_weight:
+        alignment, alignment_options = fields.get("alignment"), fields.get("alignment_options", {})
+        if "alignment" in overrides and fields.get("alignment_weight") == WEIGHTS.get(alignment, DEFAULT_WEIGHT):
             fields["alignment_weight"] = None
-        return cls.from_dict(fields | overrides)
+        is_of_alignment = overrides.keys() & {"alignment", "alignment_options"}
+        if is_of_alignment and fields.get("alignment_rows") == _default_rows(alignment, alignment_options):
+            fields["alignment_rows"] = None
+        return cls.from_dict({"alignment_rows": None} | fields | overrides)
+
+
+def _default_rows(alignment: str | None, options: Mapping[str, Any]) -> int:
+    averages = alignment is not None and ALIGNMENTS[alignment].averages_samples
+    return DEFAULT_ROWS if averages and "points" not in options else ALL_ROWS
 
 
 def _check_choice(what: str, value: Any, choices: Any) -> None:

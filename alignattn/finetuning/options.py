@@ -630,7 +630,9 @@ class ModelOptions(Options):
     alignment_weight: float | None = option(
         None, "Weight λ (default: 0.01; of moments 0.001).", group=ALIGNMENT_GROUP, low=0
     )
-    alignment_rows: Count | None = option(None, "Drawn rows of a batch for gan, ot and ct.", group=ALIGNMENT_GROUP)
+    alignment_rows: int | None = option(
+        None, "Drawn rows of a batch for gan, ot and ct (default: 8); 0: all.", group=ALIGNMENT_GROUP, low=0
+    )
     gradient_scope: str | None = option(
         None,
         "Updates projections (default) or all.",

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from alignattn.attention.alignment.base import Alignment, sum_of
 from alignattn.attention.alignment.calls import Call, ranks
+from alignattn.attention.config import ALL_ROWS
 from alignattn.attention.masks import Packing
 from alignattn.patching.masks import AttentionMask, Sides, packing_by_positions, real_tokens
 from alignattn.patching.projections import repeated
@@ -84,14 +85,14 @@ class RecordedCall:
 
 
 def mean_alignment(
-    calls: Sequence[RecordedCall], alignments: nn.ModuleDict, rows: int | None = None, step: Tensor | None = None
+    calls: Sequence[RecordedCall], alignments: nn.ModuleDict, rows: int = ALL_ROWS, step: Tensor | None = None
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """Return the mean distance A(Q, K) of recorded calls, weighted by their samples, and its diagnostics.
 
     Args:
         calls: at least one.
         alignments: an `Alignment` for each head size.
-        rows: the maximum number of samples of a forward that the loss uses, the same in all its calls; None = all.
+        rows: the maximum number of samples of a forward that the loss uses, the same in all its calls; 0 = all.
         step: an int64 scalar that determines which samples these are.
     """
     # The layers of a forward share their masks and positions, so what these say is computed once, not in each layer.
@@ -123,7 +124,7 @@ def mean_alignment(
             sides = real, real
         samples += len(query)
         chosen = None
-        if rows is not None and step is not None and len(query) > rows:
+        if step is not None and len(query) > rows:
             same_masks = (draw for draw in draws if draw[0][0] is sides[0] and draw[0][1] is sides[1])
             if (draw := next((draw for draw in same_masks if draw[1] == len(query)), None)) is None:
                 # Samples of padding are drawn last.

@@ -15,7 +15,7 @@ from transformers import PreTrainedConfig
 
 from alignattn.attention.attend import CHILD_NAME
 from alignattn.attention.choices import ALIGNMENTS
-from alignattn.attention.config import AttentionConfig
+from alignattn.attention.config import ALL_ROWS, AttentionConfig
 from alignattn.attention.masks import Edges, Mask, Packing, packing_of, pairs_of
 from alignattn.attention.normalizers.softmax import Softmax
 from alignattn.attention.scores import ScaledDot, Score
@@ -78,7 +78,7 @@ class Patch(nn.Module):
         collector: collector of its layers.
         alignments: one alignment for each head size, with the parameters of all layers of that size; empty without one.
         step: an int64 scalar that determines which samples a loss uses; it is saved, so that a resumed run draws the
-            same ones. It exists only with `alignment_rows`.
+            same ones. It exists only if samples are drawn.
         paths: names of these layers in the model, by head size.
         configs: configs of the model, each with its original.
         hooks: handles of the hooks that the model and its layers keep until `unpatch`.
@@ -106,7 +106,7 @@ class Patch(nn.Module):
             self.paths.setdefault(str(layer.heads.size), []).append(path)
         if config.alignment is None:
             return
-        if config.alignment_rows is not None:
+        if config.alignment_rows != ALL_ROWS:
             self.register_buffer("step", torch.zeros((), dtype=torch.int64))
         alignment_class = ALIGNMENTS.load(config.alignment)
         for size, paths in self.paths.items():
