@@ -132,6 +132,27 @@ def test_other_numbers_are_refused(rows):
         alignattn.AttentionConfig.resolve("aa-ct", alignment_rows=rows)
 
 
+def test_the_default_draws_eight_samples_of_a_mean_over_samples():
+    rows = {name: alignattn.AttentionConfig(alignment=name).alignment_rows for name in (*NAMES, "moments", "means")}
+    assert rows == dict.fromkeys(NAMES, 8) | {"moments": 0, "means": 0}
+    assert alignattn.AttentionConfig().alignment_rows == 0
+    assert alignattn.AttentionConfig(alignment="ct", alignment_options={"points": 4}).alignment_rows == 0
+
+
+def test_another_alignment_takes_its_own_default_and_keeps_a_given_number():
+    resolve = alignattn.AttentionConfig.resolve
+    assert resolve(resolve("aa-ct"), alignment="moments").alignment_rows == 0
+    assert resolve(resolve("aa-moments"), alignment="ot").alignment_rows == 8
+    assert resolve(resolve("aa-ct", alignment_rows=3), alignment="ot").alignment_rows == 3
+
+
+def test_an_attention_that_was_saved_without_the_number_uses_all_samples():
+    saved = alignattn.AttentionConfig(alignment="ct").to_dict()
+    assert alignattn.AttentionConfig.from_dict(saved).alignment_rows == 8
+    del saved["alignment_rows"]
+    assert alignattn.AttentionConfig.from_dict(saved).alignment_rows == 0
+
+
 def test_drawn_nodes_refuse_it():
     with pytest.raises(AlignAttnError, match="alignment_rows"):
         alignattn.AttentionConfig.resolve("aa-ct", alignment_rows=2, alignment_options={"points": 4})

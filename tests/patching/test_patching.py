@@ -50,13 +50,15 @@ def in_training(model):
 def test_evaluation_is_bitwise_unchanged_and_unpatch_restores_the_model(family, variant):
     model = tiny_model(family)
     keys, classes = list(model.state_dict()), [type(module) for module in model.modules()]
+    parameters = len(list(model.parameters()))
     expected = {padded: logits_of(model, tiny_batch(padded=padded)) for padded in (True, False)}
     implementation, config = model.config._attn_implementation, model.config.to_dict()
 
     assert alignattn.patch(model, variant) is model
     for padded, logits in expected.items():
         assert torch.equal(logits_of(model, tiny_batch(padded=padded)), logits)
-    assert (set(model.state_dict()) > set(keys)) == (variant not in WITHOUT_NETWORKS)
+    assert set(model.state_dict()) >= set(keys)
+    assert (len(list(model.parameters())) > parameters) == (variant not in WITHOUT_NETWORKS)
 
     alignattn.unpatch(model)
     assert list(model.state_dict()) == keys
