@@ -195,7 +195,7 @@ class AttentionConfig:
 
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> "AttentionConfig":
-        """Build a config from `to_dict`'s result. Without `alignment_rows`, as saved before 8 became its default: all.
+        """Build a config from `to_dict`'s result.
 
         Raises:
             AlignAttnError: if a field is unknown or its value invalid.
@@ -203,7 +203,7 @@ class AttentionConfig:
         names = [field.name for field in dataclasses.fields(cls)]
         for name in fields:
             _check_choice("field of AttentionConfig", name, names)
-        return cls(**{"alignment_rows": ALL_ROWS} | fields)
+        return cls(**fields)
 
     @classmethod
     def resolve(cls, attention: "str | AttentionConfig", **overrides: Any) -> "AttentionConfig":
@@ -243,7 +243,7 @@ class AttentionConfig:
         is_of_alignment = overrides.keys() & {"alignment", "alignment_options"}
         if is_of_alignment and fields.get("alignment_rows") == _default_rows(alignment, alignment_options):
             fields["alignment_rows"] = None
-        return cls.from_dict({"alignment_rows": None} | fields | overrides)
+        return cls.from_dict(fields | overrides)
 
 
 def _default_rows(alignment: str | None, options: Mapping[str, Any]) -> int:

@@ -67,8 +67,8 @@ def step_alignments(model: nn.Module) -> list[tuple[Patch, Tensor, dict[str, Ten
     parts = []
     for state, calls in recorded:
         rows = state.config.alignment_rows
-        distance, diagnostics = mean_alignment(calls, state.alignments, rows, state.step if rows else None)
-        if rows and state.training:
+        distance, diagnostics, drew = mean_alignment(calls, state.alignments, rows, state.step if rows else None)
+        if drew and state.training:
             state.step += 1
         parts.append((state, distance, diagnostics))
     return parts

@@ -86,8 +86,8 @@ class RecordedCall:
 
 def mean_alignment(
     calls: Sequence[RecordedCall], alignments: nn.ModuleDict, rows: int = ALL_ROWS, step: Tensor | None = None
-) -> tuple[Tensor, dict[str, Tensor]]:
-    """Return the mean distance A(Q, K) of recorded calls, weighted by their samples, and its diagnostics.
+) -> tuple[Tensor, dict[str, Tensor], bool]:
+    """Return the mean distance A(Q, K) of recorded calls, weighted by their samples, its diagnostics, and if it drew.
 
     Args:
         calls: at least one.
@@ -142,7 +142,7 @@ def mean_alignment(
     # Each size divides by the samples of all sizes, so that the sum of the parts is the mean over all calls.
     parts = [cast(Alignment, alignments[size]).of_calls(group, samples) for size, group in by_size.items()]
     diagnostics = {name: sum_of(part[1][name] for part in parts) for name in parts[0][1]}
-    return sum_of(loss for loss, _ in parts), diagnostics
+    return sum_of(loss for loss, _ in parts), diagnostics, bool(draws)
 
 
 @dataclass(frozen=True)

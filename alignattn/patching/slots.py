@@ -338,7 +338,7 @@ class LayerSlots(AttentionVariant):
         elif self.aligns and recording is not None:
             call = self._projected_call(mask, packing, position_ids)
         if recording is not None:
-            loss, diagnostics = (None, {}) if call is None else mean_alignment([call], recording.alignments)
+            loss, diagnostics, _ = (None, {}, False) if call is None else mean_alignment([call], recording.alignments)
             real = real_tokens(mask, lengths=(query.shape[2], key.shape[2]))
             recording.layers.append(LayerRecord(loss, diagnostics, query, key, weights, *real))
         return attended, weights

@@ -40,8 +40,7 @@ def operations_of_a_step(attention, *, loss_is_free=False, autocast=False):
         attention_probs_dropout_prob=0.0,
     )
     model = transformers.BertForSequenceClassification(config).train()
-    # A loss of drawn samples also counts its draws, with one operation.
-    alignattn.patch(model, attention, alignment_rows=0)
+    alignattn.patch(model, attention)
     mask = torch.ones(BATCH, LENGTH, dtype=torch.long)
     mask[1, LENGTH // 2 :] = 0
     batch = {"input_ids": torch.randint(50, (BATCH, LENGTH)), "attention_mask": mask}

@@ -252,7 +252,7 @@ def test_the_step_of_a_trainer_does_not_depend_on_its_split(how, tmp_path):
     """One row is two samples and the other one: separated samples give the batches of one row different weights."""
     trained = []
     for size in (1, 2):
-        model = alignattn.patch(decoder("llama", num_hidden_layers=1), "aa-ct", alignment_weight=1.0, alignment_rows=0)
+        model = alignattn.patch(decoder("llama", num_hidden_layers=1), "aa-ct", alignment_weight=1.0)
         batch = arguments(how, 2) | {"labels": packed()["input_ids"]}
         batch["position_ids"][1] = torch.arange(TOKENS)
         batch.pop("use_cache")
