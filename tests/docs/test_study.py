@@ -325,6 +325,31 @@ def test_the_figures_of_a_smaller_weight_are_those_of_the_kept_runs(why_scores):
         assert told[label] == [with_interval(differences), seeds, *worst]
 
 
+def test_the_figures_of_the_drawn_rows_are_those_of_the_kept_runs():
+    kept = results_in(files_in(STUDY / "rows-runs.tar.gz"))
+    table = yaml.safe_load((STUDY / "rows.yaml").read_text())
+    (options,) = (column["options"] for column in table["columns"] if column["label"] == "MRPC")
+    accuracy = {
+        row["label"]: in_points(
+            kept, {**table["options"], **options, **row["options"]}, range(111, 141), "test", "accuracy"
+        )
+        for row in table["rows"]
+        if row.get("primary")
+    }
+    few, all_rows = accuracy["aa-ct, 8 rows"], accuracy["aa-ct, all rows"]
+    means = {label: f"{scores.mean():.2f} ± {scores.std(ddof=1):.2f}" for label, scores in accuracy.items()}
+    compared = [
+        with_interval(few - all_rows),
+        detectable_of(few - all_rows, 1),
+        shown_p_value(p_value_of(few - all_rows)),
+    ]
+    told = lines_of(STUDY / "rows.md")
+    assert told["aa-ct, all rows"] == [means["aa-ct, all rows"], "", "", ""]
+    assert told["aa-ct, 8 rows"] == [means["aa-ct, 8 rows"], *compared]
+    assert np.abs(few - all_rows).max() * MRPC_TEST_ROWS / 100 == pytest.approx(2)
+    assert "No pair differs by more than two of 1,725 test rows" in page_of(STUDY / "rows.md")
+
+
 RECOMPUTED = {
     "accuracy": lambda labels, predictions: (labels == predictions).mean(),
     "matthews_correlation": metrics.matthews_corrcoef,
