@@ -150,7 +150,7 @@ def _is_complete(checkpoint: Path) -> bool:
 
 @contextmanager
 def own_parameters_from(checkpoint: str | Path, model: nn.Module) -> Iterator[None]:
-    """Within the context, add the patches' parameters from a checkpoint to each state dict that a model loads.
+    """Within the context, add the patches' parts from a checkpoint to each state dict that a model loads.
 
     sentence-transformers loads a checkpoint into an unpatched model, and then that model's state dict into this one.
 
@@ -160,7 +160,7 @@ def own_parameters_from(checkpoint: str | Path, model: nn.Module) -> Iterator[No
     """
 
     def complete(_model: nn.Module, state_dict: dict[str, Tensor], prefix: str, *_: Any) -> None:
-        names = [prefix + name for name, _ in model.named_parameters() if f".{CHILD_NAME}." in f".{name}"]
+        names = [prefix + name for name in model.state_dict() if f".{CHILD_NAME}." in f".{name}"]
         lacking = [name for name in names if name not in state_dict]
         for weights in Path(checkpoint).rglob("*.safetensors") if lacking else ():
             with safe_open(weights, "pt") as saved:

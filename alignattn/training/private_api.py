@@ -151,7 +151,7 @@ class TrainerOverrides(_Trainer):
                 method.load(Path(checkpoint), self.model)
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, *args: Any, **kwargs: Any) -> None:
-        """Load as the Trainer does, and the parameters of the patches if it leaves them out."""
+        """Load as the Trainer does, and the parts of the patches if it leaves them out."""
         assert self.model is not None
         with own_parameters_from(resume_from_checkpoint, self.model):
             super()._load_from_checkpoint(resume_from_checkpoint, *args, **kwargs)

@@ -217,9 +217,9 @@ def test_a_step_does_not_depend_on_how_its_rows_are_split(attention: str, tiny: 
     file = write(tmp_path / "rows.tsv", texts([40, 5, 12, 7, 90, 5, 3, 21]))
     shared = (
         f"{WINDOWS} {SHORT} --attention {attention} --optim sgd --train_sampling_strategy sequential --max_grad_norm 0 "
-        "--model_config hidden_dropout_prob=0 attention_probs_dropout_prob=0 --max_steps 2 --alignment_warmup_ratio 0"
+        "--model_config hidden_dropout_prob=0 attention_probs_dropout_prob=0 --max_steps 2 "
     )
-    shared = shared if attention != "soft" else shared.replace("--alignment_warmup_ratio 0", "")
+    shared += "" if attention == "soft" else "--alignment_warmup_ratio 0 --alignment_rows 0"
     split = ("--per_device_train_batch_size 8", "--per_device_train_batch_size 2 --gradient_accumulation_steps 4")
     runs = [finetune(file, tmp_path / str(n), tiny, shared, one) for n, one in enumerate(split)]
     whole, parts = (load_file(run / "model.safetensors") for run in runs)

@@ -139,8 +139,8 @@ def test_it_logs_the_parts_of_the_loss_and_trains_the_alignments_networks(family
 def test_gradient_is_that_of_task_plus_weighted_alignment(tmp_path):
     """Against a loop written without the trainer, by SGD from the same weights."""
     rate, weight = 0.1, 0.3
-    model = alignattn.patch(without_dropout(tiny_model("bert")), "aa-ct", alignment_weight=weight)
-    twin = alignattn.patch(without_dropout(tiny_model("bert")), "aa-ct", alignment_weight=weight)
+    model = alignattn.patch(without_dropout(tiny_model("bert")), "aa-ct", alignment_weight=weight, alignment_rows=0)
+    twin = alignattn.patch(without_dropout(tiny_model("bert")), "aa-ct", alignment_weight=weight, alignment_rows=0)
     trainer = AlignmentTrainer(
         model=model,
         args=arguments(
@@ -210,7 +210,7 @@ def test_a_huge_gradient_of_an_adversary_does_not_change_the_models_step(max_gra
 @pytest.mark.parametrize("variant", ["aa-ct", "aa-ct+qvi"])
 def test_model_init_makes_and_patches_the_model(variant, tmp_path):
     def make():
-        return alignattn.patch(without_dropout(tiny_model("bert")), variant, alignment_weight=0.3)
+        return alignattn.patch(without_dropout(tiny_model("bert")), variant, alignment_weight=0.3, alignment_rows=0)
 
     settings = {"per_device_train_batch_size": ROWS, "optim": "sgd", "learning_rate": 0.1}  # one batch, in any order
     expected = train(make(), tmp_path, **settings)
