@@ -72,7 +72,7 @@ def patch(model: PreTrainedModel, attention: str | AttentionConfig = "aa-ct", **
     if "points" in config.alignment_options and config.choices["alignment"].averages_samples:
         raise AlignAttnError(
             f"alignment_options points={config.alignment_options['points']}: this limits the nodes of a graph, and "
-            "would bias the loss of a text: set alignment_rows, which draws whole samples"
+            "would bias the loss of a text: leave it out; alignment_rows draws whole samples"
         )
     if config.changes_function:
         _check_function_slots(model, config, layers)
