@@ -10,6 +10,7 @@ from typing import Any
 from accelerate import PartialState
 from transformers import TrainingArguments
 from transformers.trainer import TRAINER_STATE_NAME
+from transformers.trainer_utils import SchedulerType
 from transformers.utils import CONFIG_NAME
 from transformers.utils.peft_utils import ADAPTER_CONFIG_NAME
 
@@ -183,6 +184,15 @@ def select_by_evaluations(
         raise AlignAttnError(f"--greater_is_better applies to one metric, and {asked!r} names several: leave it out")
     if args.greater_is_better is None:
         args.greater_is_better = not metric_of(names[0]).lower_is_better
+    if options.lr_scheduler_type in (SchedulerType.REDUCE_ON_PLATEAU, SchedulerType.GREEDY):
+        if len(names) > 1:
+            raise AlignAttnError(
+                f"--lr_scheduler_type {options.lr_scheduler_type} follows one metric, and {asked!r} names several: "
+                "give one of them"
+            )
+        # Both schedulers minimise by default.
+        given: Any = args.lr_scheduler_kwargs or {}
+        args.lr_scheduler_kwargs = {"mode": "max" if args.greater_is_better else "min"} | given
 
     patience = options.early_stopping_patience
     if len(names) > 1:

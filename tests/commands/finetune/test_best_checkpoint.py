@@ -179,6 +179,19 @@ def test_the_main_metric_of_a_task_chooses_the_checkpoint(task, splits, given, e
     assert (chosen.metric_for_best_model, chosen.greater_is_better) == expected
 
 
+@pytest.mark.parametrize("schedule", ["reduce_lr_on_plateau", "greedy"])
+def test_a_schedule_by_evaluations_follows_the_direction_of_its_metric(options, schedule, capsys):  # noqa: F811
+    task = get_task("mrpc")
+    for metric, given, mode in (("accuracy", {}, "max"), ("loss", {}, "min"), ("accuracy", {"mode": "min"}, "min")):
+        args = SimpleNamespace(metric_for_best_model=metric, greater_is_better=None, lr_scheduler_kwargs=given)
+        asked = TrainingOptions(output_dir="any", lr_scheduler_type=schedule, metric_for_best_model=metric)
+        select_by_evaluations(args, asked, task, ["validation"])
+        assert args.lr_scheduler_kwargs == {"mode": mode}
+    words = {"lr_scheduler_type": schedule, "eval_strategy": "epoch", "metric_for_best_model": "loss+accuracy"}
+    assert run(options, **words) == 2
+    assert "follows one metric" in one_line(capsys)
+
+
 def test_metrics_of_two_splits_count_once_for_each_evaluation():
     task, names = get_task("mnli"), ("validation_matched_accuracy", "validation_mismatched_accuracy")
     args = SimpleNamespace(metric_for_best_model=None, greater_is_better=None)
