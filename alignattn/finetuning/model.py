@@ -147,6 +147,8 @@ def build_model(options: RunOptions, rows: Rows[Any], config: Any) -> BuiltModel
             assert isinstance(task, TokenClassification)
             crf_tags, remark = scheme_of(task.labels, rows.train[task.tags_column])
             setattr(config, CRF_FIELD, crf_tags)
+        elif hasattr(config, CRF_FIELD):  # of the run that it starts from
+            delattr(config, CRF_FIELD)
         kwargs = {"config": config, "dtype": loading_type(chosen), "ignore_mismatched_sizes": True} | hub
         model = load_checkpoint(name, getattr(transformers, task.auto_class), with_slots=False, **kwargs)
         if reordered := keep_classes(model, name, saved_classes):

@@ -58,6 +58,19 @@ def blocks_of(path: Path) -> list[list[str]]:
     return [[line.split()[0] for line in block.splitlines()] for block in path.read_text().strip().split("\n\n")]
 
 
+def test_a_run_from_one_with_a_crf_has_a_crf_only_if_asked(
+    sentences: Path, tiny_checkpoint: Path, tmp_path: Path
+) -> None:
+    words = ["--train_file", str(sentences), "--max_steps", "1"]
+    finetune([*words, "--model", str(tiny_checkpoint), "--crf"], tmp_path / "first")
+    for is_asked in (True, False):
+        folder = tmp_path / f"second-{is_asked}"
+        finetune([*words, "--model", str(tmp_path / "first"), *["--crf"] * is_asked], folder)
+        assert ("crf_tags" in json.loads((folder / "config.json").read_text())) == is_asked
+        assert ("crf.chain.transitions" in load_file(folder / "model.safetensors")) == is_asked
+        assert alignattn.load_run(folder).predict([{"tokens": ["the", "cat"]}])
+
+
 def test_a_missing_pytorch_crf_is_named(monkeypatch, tmp_path: Path) -> None:
     monkeypatch.setattr("alignattn.utils.errors.find_spec", lambda module: None)
     options = COMMAND.parse(["--model", "transformer-crf", "--task", "msra", "--output_dir", str(tmp_path / "run")])
