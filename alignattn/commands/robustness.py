@@ -354,8 +354,6 @@ def _load_target(arguments: RobustnessOptions, folder: Path | None, name: str) -
                 f"--run {folder} reads long texts in windows (--long_texts), and attacks query one sequence per row: "
                 "give a run that truncates"
             )
-        if arguments.data_dir is not None and options.data.train_file is not None:
-            raise AlignAttnError(f"--data_dir does not go with {folder}, a run on custom files: leave it out")
         if arguments.skip_bad_rows:
             options = replace(options, data=replace(options.data, skip_bad_rows=True))
         rows = load_run_evaluation(options, arguments.data_dir)

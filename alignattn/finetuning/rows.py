@@ -34,7 +34,7 @@ from alignattn.tasks.rows import (
 )
 from alignattn.tasks.task import EncodedSplit
 from alignattn.tasks.truncation import INPUT, lengths_of
-from alignattn.utils.errors import AlignAttnError, plural
+from alignattn.utils.errors import AlignAttnError, listing, plural
 from alignattn.utils.files import plain_stem, plain_suffix, read_text
 
 LABEL_COLUMNS = ("label", "labels")
@@ -162,6 +162,8 @@ def load_run_evaluation(options: RunOptions, data_dir: str | None = None) -> Row
         options: the options of the run.
         data_dir: a folder of Parquet files to read instead of the source of the run's task.
     """
+    if data_dir is not None and options.data.train_file is not None:
+        raise AlignAttnError(f"--data_dir does not go with {options.output_dir}, a run on custom files: leave it out")
     changed = changed_rows_file(options, options.output_dir) if data_dir is None else None
     if changed is not None:
         print(
@@ -173,6 +175,12 @@ def load_run_evaluation(options: RunOptions, data_dir: str | None = None) -> Row
     if options.task is None or data.train_file is not None:
         # The training file defines the classes of the evaluation rows.
         rows = load_run_rows(replace(options, data=data))
+        labels = list(getattr(rows.task, "labels", ()))
+        if made is not None and labels != made.labels:
+            raise AlignAttnError(
+                f"{options.output_dir} has the classes {listing(made.labels)}, and {data.train_file} now has "
+                f"{listing(labels)}: restore that file"
+            )
         # Keep the name that the task of a file had when the run was made.
         return rows if made is None else replace(rows, task=replace(rows.task, name=made.task))
     origin = data.data_dir if data_dir is None else data_dir

@@ -134,6 +134,18 @@ def test_a_definition_may_be_corrected_until_its_run_has_a_checkpoint(
     assert json.loads((tmp_path / "run" / "task.json").read_text())["labels"] == ["yes", "no"]
 
 
+def test_other_class_names_in_the_file_of_a_run_are_refused(tiny_checkpoint: Path, tmp_path: Path) -> None:
+    path, run = tmp_path / "rows.csv", tmp_path / "run"
+    path.write_text("text,label\n" + "the cat,bad\na dog,good\n" * 4)
+    words = f"finetune --model {tiny_checkpoint} --train_file {path} --validation_file {path} --text_columns text"
+    assert main([*words.split(), "--max_steps", "1", "--use_cpu", "--output_dir", str(run)]) == 0
+    assert load_run_evaluation(read_run_options(run)).task.labels == ("bad", "good")
+    # In alphabetical order, the class numbers change.
+    path.write_text(path.read_text().replace("bad", "poor"))
+    with pytest.raises(AlignAttnError, match=r"classes bad, good, and .*rows.csv now has good, poor: restore"):
+        load_run_evaluation(read_run_options(run))
+
+
 ROWS = 40
 
 

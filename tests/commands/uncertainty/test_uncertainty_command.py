@@ -163,11 +163,12 @@ def test_noise_on_regions_has_the_deviation_of_the_real_ones():
         ("dropless", "", "only rates of 0"),
         ("memn2n", "", "memn2n has no dropout"),
         ("stsb", "", "one class per row, and task 'stsb' has none"),
+        ("mrpc", "--data_dir .", "--data_dir does not go with"),
         ("graph", "--split dev", "there is no split 'dev': choose among validation, test"),
         ("graph", "--passes 1", "--passes 1 must be at least 2"),
         ("graph", "--level 0", "--level 0"),
     ],
-    ids=["dropless", "without", "regression", "split", "passes", "level"],
+    ids=["dropless", "without", "regression", "data_dir", "split", "passes", "level"],
 )
 def test_unsupported_runs_and_options_are_refused(train, kind, words, reason, tmp_path, capsys):
     run = train(kind)
