@@ -93,8 +93,9 @@ class DomainShiftOptions(RunOptions):
         """Return the published training options of the model, by the last part of its path or Hub id."""
         published = PUBLISHED_TRAINING.get(Path(str(values.get("model"))).name.lower(), {})
         order = {SAMPLING_OPTION: AT_RANDOM} if published else {}
+        task = None if values.get("pair") is None else names_of_pair(values["pair"])[0]
         # The two sides are evaluated at the end.
-        return {**super().implied(values), "eval_strategy": NEVER, **order, **published}
+        return {**super().implied({**values, "task": task}), "eval_strategy": NEVER, **order, **published}
 
 
 COMMAND = Command(
@@ -225,7 +226,10 @@ def domain_shift(options: DomainShiftOptions) -> list[DomainShiftResult]:
         check_folder(other)
     results = [domain_shift_one(run) for run in options.runs()]
     if options.training.seeds is not None and PartialState().is_main_process:
-        print(f"{options.output_dir}\n{write_seed_table(options.output_dir, results)}")
+        # Other calls may have finished other seeds of the same options.
+        runs = sorted([options.runs()[0], *other_seeds(options)], key=lambda run: run.training.seed)
+        finished = list(filter(None, (read_domain_shift(run.output_dir) for run in runs)))
+        print(f"{options.output_dir}\n{write_seed_table(options.output_dir, finished)}")
     PartialState().destroy_process_group()
     return results
 
@@ -388,13 +392,16 @@ def _predict(training: RunOptions, args: "RunArguments", sides: Sequence[Side]) 
     import transformers
     from accelerate import PartialState
 
+    from alignattn.finetuning.model import load_preprocessor
     from alignattn.finetuning.rows import encode_split
     from alignattn.finetuning.task_trainer import TaskTrainer
-    from alignattn.patching.checkpoints import load_pretrained
+    from alignattn.patching.checkpoints import load_checkpoint
     from alignattn.tasks.truncation import truncated_rows
 
     data, task = training.data, sides[0].loaded.task
-    model, tokenizer = load_pretrained(str(training.output_dir), getattr(transformers, task.auto_class))
+    name = str(training.output_dir)
+    model = load_checkpoint(name, getattr(transformers, task.auto_class))
+    tokenizer = load_preprocessor(name, model, type(task))
     splits = [encode_split(side.loaded.task, side.loaded.evaluation[side.split], tokenizer, data) for side in sides]
     cut = [truncated_rows(side.loaded.task, split) for side, split in zip(sides, splits, strict=True)]
     # The run has already printed this for the in-domain task.

@@ -121,6 +121,8 @@ class TaskTrainer(TaskTrainerOverrides, AlignmentTrainer):
 
     def predict_split(self, split: EncodedSplit) -> Evaluation:
         """Return the scores of the model's outputs for a split."""
+        # The rows may be nodes of another graph.
+        self.evaluation_collator = self.task.collator(self.processing_class, split)
         # The scores below use this split's rows, unlike the current `compute_metrics`.
         scorer, self.compute_metrics = self.compute_metrics, None
         method = next((method for method in self.methods if method.predicts), None)

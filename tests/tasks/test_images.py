@@ -116,6 +116,18 @@ def test_a_finished_run_keeps_no_checkpoint(vit, tmp_path):
     assert not list((tmp_path / "run").glob("checkpoint-*"))
 
 
+def test_the_model_of_one_data_set_is_evaluated_on_another(run, vit, tmp_path):
+    _, rows = run
+    for name in ("one", "two"):
+        task = {"kind": "image-classification", "labels": [str(number) for number in range(10)]}
+        files = {"train": str(rows / "validation"), "validation": str(rows / "validation")}
+        task |= {"metrics": ["accuracy"], "sources": {"files": files}}
+        (tmp_path / f"{name}.yaml").write_text(json.dumps(task))
+    words = f"domain-shift --pair {tmp_path}/one.yaml-{tmp_path}/two.yaml --model {vit} --max_steps 1 {TRAINING}"
+    assert main([*words.split(), "--output_dir", str(tmp_path / "out")]) == 0
+    assert {side["held_out_rows"] for side in result_of(tmp_path / "out")["sides"].values()} == {VALIDATION_ROWS // 2}
+
+
 def test_predictions_are_those_of_the_evaluation_and_of_a_pipeline_of_transformers(run):
     folder, rows = run
     files = sorted((rows / "validation").glob("*/*.png"))

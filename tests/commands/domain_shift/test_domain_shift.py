@@ -16,9 +16,11 @@ import pandas as pd
 import pytest
 import yaml
 from conftest import ROOT, WORDS
+from graphs import graph_arrays, write_graph
 from needs import SHARED, skip_without
 from sklearn.metrics import accuracy_score, roc_auc_score
 
+import alignattn
 from alignattn.cli import USER_ERROR_EXIT_CODE, main
 from alignattn.commands.domain_shift import (
     COMMAND,
@@ -325,6 +327,25 @@ def test_seeds_limits_and_stratified_halves(
     # The seeds differ in the training, not in what is held out.
     rows = [pd.read_parquet(tmp_path / f"seed-{seed}" / "predictions.parquet") for seed in (1, 2)]
     assert rows[0][["split", "row"]].equals(rows[1][["split", "row"]])
+
+
+def test_the_summary_has_the_seeds_of_earlier_calls(settings: Options, tmp_path: Path) -> None:
+    for seed in ("2", "1"):
+        assert run(settings, tmp_path, seeds=seed, num_train_epochs="1", max_eval_samples="8") == 0
+    assert read(tmp_path)["seeds"] == [1, 2]
+
+
+def test_a_pair_of_graphs_predicts_each_side_from_its_own_graph(tmp_path: Path) -> None:
+    first, second = (write_graph(tmp_path / f"{name}.npz", **graph_arrays(seed)) for seed, name in enumerate("ab"))
+    words = f"--pair {first}-{second} --model gat --model_config hidden_dim=4 num_attention_heads=2 --use_cpu true"
+    assert main(["domain-shift", *words.split(), "--max_steps", "20", "--output_dir", str(tmp_path / "out")]) == 0
+    predictor = alignattn.load_run(tmp_path / "out" / "run")
+    table = pd.read_parquet(tmp_path / "out" / "predictions.parquet")
+    for side, graph in zip(SIDES, (first, second), strict=True):
+        chosen = table[table["side"] == side]
+        told = predictor.predict([{"graph": str(graph), "node": node} for node in chosen["node"]])
+        largest = [one["probability"] for one in told]
+        np.testing.assert_allclose(np.stack(chosen["probabilities"]).max(axis=1), largest, atol=1e-6)
 
 
 def write_splits(folder: Path, columns: tuple[str, str], splits: tuple[str, ...]) -> None:
