@@ -16,8 +16,7 @@ from markupsafe import Markup
 from alignattn.attention.choices import SLOTS
 from alignattn.attention.config import PLAIN, AttentionConfig
 from alignattn.finetuning.options import BALANCED, RunOptions
-from alignattn.finetuning.results import EVALUATION, RunResult, score_text
-from alignattn.finetuning.run_checkpoints import AND
+from alignattn.finetuning.results import AND, EVALUATION, RunResult, score_text
 from alignattn.models import MODELS, capabilities_of
 from alignattn.models.packaged import PACKAGED
 from alignattn.reports.pages import TEMPLATES
@@ -32,6 +31,7 @@ from alignattn.tasks.metrics import metric_of
 from alignattn.training.methods import chosen_methods, settings_of
 from alignattn.utils.errors import listing
 from alignattn.utils.files import plain_stem, write_text
+from alignattn.utils.options import options_of
 from alignattn.utils.paths import publishable
 
 CARD_FILE = "README.md"
@@ -86,7 +86,8 @@ def model_card(result: RunResult, options: RunOptions, repo_id: str | None = Non
     """
     data, task = options.data, options.task
     kind, model = type(options.task_of_rows), publishable(result.model)
-    attention, capabilities = AttentionConfig.from_dict(result.attention_config), capabilities_of(model)
+    # A folder keeps its name in `model`, which may be that of one of our models.
+    attention, capabilities = AttentionConfig.from_dict(result.attention_config), capabilities_of(options.model.model)
     attention_name = result.attention if capabilities.has_attention else ""
     data_name = result.task if data.train_file is None else plain_stem(data.train_file)
     name = "-".join([Path(model).name, data_name, *filter(None, [attention_name])])
@@ -153,7 +154,7 @@ def model_card(result: RunResult, options: RunOptions, repo_id: str | None = Non
         data_name=data_name,
         model=model,
         capabilities=capabilities,
-        models=MODELS,
+        own=MODELS.get(options.model.model),
         attention=attention,
         description=_description(result, options, data_name, attention, base_on_hub).items(),
         result=result,
@@ -177,15 +178,15 @@ def _description(
 ) -> dict[str, Any]:
     """Return what the model is: its task, its data, its start, and its attention with a row for each slot."""
     data, task, model = options.data, options.task, publishable(result.model)
-    capabilities = capabilities_of(model)
+    capabilities = capabilities_of(options.model.model)
     source: str = "a local file" if data.train_file or (task and task.sources.files) else "not on the Hub"
     if task and task.sources.hub and data.train_file is None:
         source = Markup(", ").join(_code(part) for part in (task.sources.hub, task.sources.config) if part)
     rows: dict[str, Any] = {"task": f"{data_name} ({options.task_of_rows.kind})", "data": source}
     if capabilities.is_pretrained:
         origin = "on the Hub" if base_on_hub else "a local folder"
-        if model in PACKAGED:
-            origin = f"from the Python package {PACKAGED[model].package}"
+        if options.model.model in PACKAGED:
+            origin = f"from the Python package {PACKAGED[options.model.model].package}"
         rows["base model"] = _code(model, f", {origin}")
     if result.start is not None:
         rows["start"] = str(result.start)
@@ -216,7 +217,7 @@ def _description(
 
 def _settings(result: RunResult, options: RunOptions, attention: AttentionConfig, kind: type[Task]) -> dict[str, Any]:
     """Return the settings of the training that had an effect."""
-    data = options.data
+    data, declared = options.data, options_of(type(options))
     length = result.max_length
     values = options.values | {"max_length": length, "doc_stride": length and data.stride(length)}
     idle = set() if attention.alignment is not None else {name for name in SETTINGS if name.startswith("alignment_")}
@@ -228,7 +229,11 @@ def _settings(result: RunResult, options: RunOptions, attention: AttentionConfig
         idle.add("max_length")
     # max_steps = -1 means in transformers that the number of epochs decides.
     given = {name: values.get(name) for name in SETTINGS if name not in idle}
-    rows = {name: value for name, value in given.items() if value not in (None, False, -1)}
+    rows = {
+        name: value
+        for name, value in given.items()
+        if value not in (None, -1) and (value or value != declared[name].default)
+    }
     if result.class_weights:
         weights = listing([f"{name} {weight:.3g}" for name, weight in result.class_weights.items()])
         balanced = f"{BALANCED}: " if options.training.class_weights == (BALANCED,) else ""

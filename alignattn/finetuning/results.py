@@ -46,6 +46,9 @@ EVALUATION = "eval_"
 NOT_SCORES = ("_runtime", "_per_second", "_model_preparation_time")
 """Prefix of transformers' names of metrics, and suffixes of those that describe the evaluation itself."""
 
+AND = "+"
+"""Separator of metrics that select together."""
+
 REPORTED_PACKAGES = ("alignattn", "torch", "transformers", "datasets", "accelerate")
 
 
@@ -56,7 +59,7 @@ class BestModel:
     Attributes:
         step: the step after which it was evaluated and saved.
         metric: the metric that chose it, with its split if there are several.
-        value: the value of the metric at that step.
+        value: the value of the metric, or of the first of several, at that step.
     """
 
     step: int
@@ -64,7 +67,7 @@ class BestModel:
     value: float
 
     def __str__(self) -> str:
-        return f"step {self.step}, the best by {self.metric} ({score_text(self.metric, self.value)})"
+        return f"step {self.step}, the best by {self.metric} ({score_text(self.metric.split(AND)[0], self.value)})"
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from transformers.utils import CONFIG_NAME
 from transformers.utils.peft_utils import ADAPTER_CONFIG_NAME
 
 from alignattn.finetuning.options import RunOptions, TrainingOptions
-from alignattn.finetuning.results import EVALUATION, RESULTS_FILE, BestModel
+from alignattn.finetuning.results import AND, EVALUATION, RESULTS_FILE, BestModel
 from alignattn.finetuning.run_folder import NEWEST_CHECKPOINT
 from alignattn.finetuning.task_trainer import TaskTrainer
 from alignattn.finetuning.training_arguments import RunArguments
@@ -37,9 +37,6 @@ OF_A_FILE = frozenset(
 
 OF_AN_ADAPTER_FILE = frozenset({"auto_mapping", "inference_mode", "peft_version", "revision", "runtime_config"})
 """Likewise for the config of an adapter."""
-
-AND = "+"
-"""Separator of metrics that select together."""
 
 
 def checkpoint_to_resume(options: RunOptions, model: Any, args: TrainingArguments) -> Path | None:

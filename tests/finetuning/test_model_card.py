@@ -231,6 +231,26 @@ def test_a_run_that_was_not_evaluated_has_a_card_without_results():
     assert "was not evaluated" in card.text
 
 
+@pytest.mark.parametrize("name", ["minilm", "transformer", "lstm-att"])
+def test_a_folder_with_the_name_of_a_model_of_ours_is_a_pretrained_encoder(name, tmp_path):
+    (tmp_path / name).mkdir()
+    card = card_from(f"--model {tmp_path / name} --task mnli --attention aa-ot", model=name)
+    assert f"| base model | `{name}`, a local folder |" in card.text.splitlines()
+    assert f"`{name}` fine-tuned on mnli" in card.text
+    assert "lstm" not in card.text.replace(name, "")
+
+
+def test_a_setting_of_0_is_shown_where_it_is_not_the_default():
+    card = card_from("--model albert-base-v2 --task mnli --attention aa-ot --max_grad_norm 0 --learning_rate 0")
+    assert {"| max_grad_norm | 0.0 |", "| learning_rate | 0.0 |"} < set(card.text.splitlines())
+    assert "weight_decay" not in card.text
+
+
+@pytest.mark.parametrize(("metric", "shown"), [("loss+accuracy", "0.6931"), ("accuracy+loss", "69.31")])
+def test_the_value_of_several_metrics_is_that_of_the_first(metric, shown):
+    assert str(BestModel(3, metric, 0.6931)) == f"step 3, the best by {metric} ({shown})"
+
+
 def test_names_given_by_the_user_are_shown_and_escaped():
     words = "--model ./x<i>|`y --train_file <script>alert(1)</script>.csv --text_columns a --attention aa-ot"
     changes = {"task": "user", "model": "./x<i>|`y", "derived_splits": {"validation": "<b>rows</b>"}}
