@@ -148,14 +148,12 @@ class QuestionAnswering(Task):
             [dict(zip(fields, values, strict=True)) for values in zip(*(row[name] for name in lists), strict=True)]
             for row in rows
         ]
+        # "No answer" has no start and no probability.
+        given: list[Any] = [found[0] if row["prediction"] else {} for row, found in zip(rows, best, strict=True)]
         columns = {
             "prediction": predictions["prediction"],
-            # "No answer" has no start.
-            "start": pa.array(
-                [first["start"] if row["prediction"] else None for row, (first, *_) in zip(rows, best, strict=True)],
-                pa.int64(),
-            ),
-            "probability": pa.array([first["probability"] for first, *_ in best]),
+            "start": pa.array([answer.get("start") for answer in given], pa.int64()),
+            "probability": pa.array([answer.get("probability") for answer in given], pa.float64()),
         }
         columns |= {"no_answer_score": predictions["no_answer_score"]} if self.has_unanswerable else {}
         # Not `answers`, a column of labelled rows.
@@ -177,7 +175,11 @@ class QuestionAnswering(Task):
         best = [texts[0] for texts in predictions["n_best"].to_pylist()]
         no_answer_scores = predictions["no_answer_score"].to_pylist()
         scores = squad_scores(best, golds, no_answer_scores if self.has_unanswerable else None)
-        columns = {"id": pa.array(rows["id"][:]), "label": pa.array(golds)}
+        # Given, because types of empty lists and of other ids would not fit those of another split.
+        columns = {
+            "id": pa.array(map(str, rows["id"][:]), pa.string()),
+            "label": pa.array(golds, pa.list_(pa.string())),
+        }
         return Evaluation(scores.metrics, evaluation_table(rows, columns, predictions), scores.thresholds)
 
 

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import transformers
@@ -259,6 +260,29 @@ def test_question_answering(task, rows_file, finetune, tmp_path):
     if no_answer:
         assert all((row["prediction"] == "") == (row["no_answer_score"] > 0) for row in rows)
     assert alignattn.from_pretrained(tmp_path / "run", AutoModelForQuestionAnswering).alignattn.config.alignment == "ct"
+
+
+def test_a_split_of_unanswerable_questions_with_numbers_as_ids(rows_file, tiny_checkpoint, tmp_path):
+    rows = [json.loads(line) for line in rows_file("squadv2").read_text().splitlines()]
+    nothing = {"answers": {"text": [], "answer_start": []}}
+    test = [row | nothing | {"id": number} for number, row in enumerate(rows)]
+    splits = {"train": rows, "validation": rows, "test": test}
+    files = {split: str(write_rows(tmp_path / f"{split}.jsonl", of)) for split, of in splits.items()}
+    task = {"kind": "question-answering", "has_unanswerable": True, "evaluation_splits": ["validation", "test"]}
+    (tmp_path / "own.yaml").write_text(json.dumps(task | {"sources": {"files": files}}))
+    words = (
+        f"finetune --task {tmp_path}/own.yaml --model {tiny_checkpoint} --max_steps 1 --max_length 32 --use_cpu true"
+    )
+    assert main([*words.split(), "--doc_stride", "8", "--output_dir", str(tmp_path / "run")]) == 0
+    of_test = [row for row in predictions_of(tmp_path) if row["split"] == "test"]
+    assert [(row["id"], row["label"]) for row in of_test] == [(str(number), []) for number in range(ROWS)]
+
+
+def test_no_answer_has_no_probability():
+    told = {"n_best": [["cat"]] * 2, "n_best_starts": [[4]] * 2, "n_best_probabilities": [[1.0]] * 2}
+    table = pa.table({"prediction": ["cat", ""], "no_answer_score": [-1.0, 1.0], **told})
+    found = TASKS["squadv2"].readable_predictions(table, 1).to_pylist()
+    assert [(row["start"], row["probability"]) for row in found] == [(4, 1.0), (None, None)]
 
 
 BAD = {
