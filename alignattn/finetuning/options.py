@@ -145,7 +145,7 @@ class TransformersOptions(Options):
     weight_decay: float = option(0.0, "Weight decay.", low=0)
     logging_steps: float = option(LOGGING_STEPS, "Steps between logs; below 1, a share of all.", above=0, rare=True)
     logging_nan_inf_filter: bool = option(
-        False, "Filter losses that are not finite from the logs; by default they end the run.", rare=True
+        False, "Leave losses that are not finite out of evaluation losses; in training they end the run.", rare=True
     )
     lr_scheduler_type: str = option("linear", "Schedule of the learning rate.", rare=True)
     optim: str = option("adamw_torch_fused", "Optimizer.", rare=True)

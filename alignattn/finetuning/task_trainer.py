@@ -1,6 +1,7 @@
 """The Trainer of a run: it knows the task, and scores each evaluation set by the task's metrics."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -8,6 +9,8 @@ import datasets
 import torch
 from torch import nn
 from transformers import EvalPrediction, PrinterCallback, ProgressCallback, TrainingArguments
+from transformers.trainer_utils import SchedulerType
+from transformers.training_args import OptimizerNames
 
 from alignattn.finetuning.model import ignored_outputs
 from alignattn.finetuning.rows import LengthGroupedSteps, padded_lengths, scattered
@@ -20,9 +23,21 @@ from alignattn.training.private_api import TaskTrainerOverrides
 from alignattn.training.trainer import AlignmentTrainer
 from alignattn.training.weights import weighted_loss
 from alignattn.utils.attributes import replaced
+from alignattn.utils.errors import AlignAttnError, one_line
 
 IN_ORDER: Mapping[str, Any] = {"dataloader_drop_last": False, SAMPLING_OPTION: AT_RANDOM}
 """Settings with which `Trainer` loads all evaluation rows in order, because outputs belong to rows."""
+
+
+@contextmanager
+def _checked(option: str) -> Iterator[None]:
+    """Name the option whose values transformers or torch refuses only when training begins."""
+    try:
+        yield
+    except AlignAttnError:
+        raise
+    except (ValueError, TypeError, ImportError, NotImplementedError) as error:
+        raise AlignAttnError(f"{option}: {one_line(error)}") from error
 
 
 class TaskTrainer(TaskTrainerOverrides, AlignmentTrainer):
@@ -84,6 +99,17 @@ class TaskTrainer(TaskTrainerOverrides, AlignmentTrainer):
             sampler.seed = seed
             return sampler
         return default(rows)
+
+    def create_optimizer(self, *args: Any, **kwargs: Any) -> Any:
+        """Create the optimizer as `Trainer` does, in the option's name."""
+        with _checked(f"--optim {OptimizerNames(self.args.optim).value}"):
+            return super().create_optimizer(*args, **kwargs)
+
+    def create_scheduler(self, *args: Any, **kwargs: Any) -> Any:
+        """Create the schedule as `Trainer` does, in the option's name."""
+        name = SchedulerType(self.args.lr_scheduler_type).value
+        with _checked(f"--lr_scheduler_type {name} with --lr_scheduler_kwargs {self.args.lr_scheduler_kwargs or {}}"):
+            return super().create_scheduler(*args, **kwargs)
 
     def get_eval_dataloader(self, *args: Any, **kwargs: Any) -> Any:
         """Return the loader of `Trainer`, with all rows in their order."""
