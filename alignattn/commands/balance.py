@@ -57,7 +57,7 @@ def balance_checkpoint(arguments: BalanceOptions) -> Any:
     from alignattn.patching.checkpoints import load_pretrained
     from alignattn.tasks.definitions import get_task
     from alignattn.tasks.rows import load_rows
-    from alignattn.tasks.task import EncodedSplit, TaskOptions
+    from alignattn.tasks.task import TaskOptions
     from alignattn.utils.files import write_json
     from alignattn.utils.paths import check_free, publishable, unfinished
 
@@ -71,34 +71,31 @@ def balance_checkpoint(arguments: BalanceOptions) -> Any:
         check_only_texts(arguments.model, type(task), task.name)
         loaded = load_rows(task, data_dir=arguments.data_dir)
         task, rows = loaded.task, loaded.train
-    moments, measured = split_rows(len(rows), arguments.max_train_samples, arguments.held_back_samples)
     model, tokenizer = load_pretrained(arguments.model, model_class, tokenizer_options=task.tokenizer_options)
     max_length = arguments.max_length or 128
     if arguments.max_length is None and is_run_folder(Path(arguments.model)):
         run = read_finished_run(Path(arguments.model), "--model")
         max_length = run.options.data.task_options(run.task, tokenizer).max_length
     options = TaskOptions(min(max_length, most_tokens(model, tokenizer)), doc_stride=0)
-    chosen = rows.select(range(measured.stop))
-    split = EncodedSplit(chosen, task.encode(chosen, tokenizer, options), options, tokenizer)
-    report = balance(
-        model,
-        input_batches(task, split, tokenizer, moments, arguments.batch_size),
-        held_back=input_batches(task, split, tokenizer, measured, arguments.batch_size),
-        centre=arguments.centre,
+    limits = arguments.max_train_samples, arguments.held_back_samples
+    splits = split_rows(task, rows, tokenizer, options, *limits)
+    moments, held_back = (
+        input_batches(task, split, tokenizer, range(len(split.encoded)), arguments.batch_size) for split in splits
     )
+    report = balance(model, moments, held_back=held_back, centre=arguments.centre)
+    of_moments, of_change = (len(split.rows) for split in splits)
     data = publishable(arguments.task or arguments.train_file)
     with unfinished(folder):
         model.save_pretrained(folder)
         tokenizer.save_pretrained(folder)
         settings = publishable(asdict(arguments) | {"output_dir": None, "max_length": options.max_length})
-        counts = {"data": data, "moment_rows": len(moments), "held_back_rows": len(measured)}
+        counts = {"data": data, "moment_rows": of_moments, "held_back_rows": of_change}
         write_json(
             folder / "balance.json",
             {"alignattn": alignattn.__version__, "settings": settings, **counts, **report.to_dict()},
         )
     print(
-        f"{report.describe()}\nrows of {data}: {len(moments)} for the moments, {len(measured)} held out\nwritten "
-        f"to {folder}"
+        f"{report.describe()}\nrows of {data}: {of_moments} for the moments, {of_change} held out\nwritten to {folder}"
     )
     return report
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from datasets import Dataset
 from torch import Tensor
 from tqdm import tqdm  # type: ignore[import-untyped]
 from transformers import PreTrainedModel, TrainerCallback, TrainerState
@@ -23,7 +24,8 @@ from alignattn.finetuning.rows import input_batches
 from alignattn.finetuning.task_trainer import TaskTrainer
 from alignattn.patching import collect, is_patched
 from alignattn.patching.balance import balance, reason_unbalanced
-from alignattn.tasks.task import EncodedSplit
+from alignattn.tasks import Task
+from alignattn.tasks.task import EncodedSplit, TaskOptions
 from alignattn.training.checkpoints import restore
 from alignattn.utils.console import in_terminal, terminal_bar
 from alignattn.utils.errors import AlignAttnError
@@ -242,11 +244,11 @@ class Balancing(TrainerCallback):
             )
         self.trainer = trainer
         self.options = options
-        moments, held_back = split_rows(len(train.encoded), MOMENT_ROWS, HELD_BACK_ROWS)
-        self.num_rows = len(moments)
+        splits = split_rows(trainer.task, train.rows, train.tokenizer, train.options, MOMENT_ROWS, HELD_BACK_ROWS)
+        self.num_rows = len(splits[0].rows)
         self.batches = [
-            partial(input_batches, trainer.task, train, train.tokenizer, rows, BATCH_ROWS)
-            for rows in (moments, held_back)
+            partial(input_batches, trainer.task, split, split.tokenizer, range(len(split.encoded)), BATCH_ROWS)
+            for split in splits
         ]
         # First in the list: what other callbacks measure must be the balanced model.
         trainer.callback_handler.callbacks.insert(0, self)
@@ -271,14 +273,20 @@ class Balancing(TrainerCallback):
             )
 
 
-def split_rows(count: int, moments: int, held_back: int) -> tuple[range, range]:
-    """Return the indices of the first rows, which give the moments, and of the held-back rows after them.
+def split_rows(
+    task: Task, rows: Dataset, tokenizer: Any, options: TaskOptions, moments: int, held_back: int
+) -> list[EncodedSplit]:
+    """Return the first rows, which give the moments, and the held-back rows after them, each with all its windows.
 
     Args:
-        count: the number of rows; a single row is in both.
+        task: the task of the rows.
+        rows: the rows; a single row is in both.
+        tokenizer: the model's tokenizer.
+        options: the options of the encoding.
         moments: the maximum number of rows for the moments.
         held_back: the maximum number of held-back rows; at most a fifth of all rows, at least one, are held back.
     """
-    held_back = min(held_back, max(1, count // HELD_BACK_SHARE))
-    first = range(min(moments, max(1, count - held_back)))
-    return first, range(len(first), len(first) + held_back) if count > 1 else first
+    held_back = min(held_back, max(1, len(rows) // HELD_BACK_SHARE))
+    first = range(min(moments, max(1, len(rows) - held_back)))
+    parts = [rows.select(first), rows.select(range(len(first), len(first) + held_back) if len(rows) > 1 else first)]
+    return [EncodedSplit(part, task.encode(part, tokenizer, options), options, tokenizer) for part in parts]

@@ -8,16 +8,21 @@ import pytest
 import torch
 import transformers
 from conftest import WORDS, tiny_model
+from datasets import Dataset
 from safetensors.torch import load_file, save_file
+from task_rows import make_rows
 from transformers import AutoConfig, AutoModel, AutoModelForSequenceClassification, AutoTokenizer
 
 import alignattn
 from alignattn.cli import main
+from alignattn.finetuning.callbacks import split_rows
 from alignattn.models import MODELS
 from alignattn.models.build import BuildContext
 from alignattn.models.taggers.crf import CRF_FIELD, tagger_with_crf
 from alignattn.tasks import TextClassification
+from alignattn.tasks.definitions import TASKS
 from alignattn.tasks.tags.entities import BIO
+from alignattn.tasks.task import TaskOptions
 
 
 def texts(count=40):
@@ -112,6 +117,16 @@ def test_max_length_defaults_to_that_of_the_run(tiny_checkpoint, texts_file, tmp
     ):
         assert run(model, tmp_path / name, "--train_file", texts_file, *given) == 0
         assert json.loads((tmp_path / name / "balance.json").read_text())["settings"]["max_length"] == length
+
+
+def test_all_windows_of_a_row_are_used_or_held_out(tiny_checkpoint):
+    task, tokenizer = TASKS["squad"], AutoTokenizer.from_pretrained(tiny_checkpoint)
+    rows, options = Dataset.from_list(make_rows(task, 10)), TaskOptions(24, doc_stride=0)
+    moments, held_back = split_rows(task, rows, tokenizer, options, 256, 64)
+    assert (moments.rows["id"][:], held_back.rows["id"][:]) == (rows["id"][:8], rows["id"][8:])
+    windows = task.encode(rows, tokenizer, options)["input_ids"][:]
+    assert moments.encoded["input_ids"][:] + held_back.encoded["input_ids"][:] == windows
+    assert len(windows) > len(rows)
 
 
 def test_half_precision_stays_and_its_change_is_printed(tiny_checkpoint, texts_file, tmp_path, capsys):
