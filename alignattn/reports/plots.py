@@ -60,15 +60,19 @@ def wrapped(title: str, inches: float) -> str:
 
 
 def finished(figure: Any, all_axes: Sequence[Any]) -> Any:
-    """Hide needless spines, put the legend of the first axes, if any, below the picture, and return the figure."""
+    """Hide needless spines, put a legend of all axes, if any, below the picture, and return the figure."""
+    entries: dict[str, Any] = {}
     for axes in all_axes:
         axes.spines[["top", "right"]].set_visible(False)
-    handles, labels = all_axes[0].get_legend_handles_labels()
-    if handles:
+        handles, labels = axes.get_legend_handles_labels()
+        entries |= dict(zip(labels, handles, strict=True))
+    if entries:
         # An entry is a handle of half an inch and a name of 13 characters an inch.
-        inches = max(1.4, 0.5 + max(map(len, labels)) / 13)
-        abreast = max(1, min(len(labels), int(figure.get_figwidth() / inches)))
-        figure.legend(handles, labels, loc="outside lower center", ncols=abreast, frameon=False, markerscale=1.5)
+        inches = max(1.4, 0.5 + max(map(len, entries)) / 13)
+        abreast = max(1, min(len(entries), int(figure.get_figwidth() / inches)))
+        figure.legend(
+            entries.values(), entries, loc="outside lower center", ncols=abreast, frameon=False, markerscale=1.5
+        )
     return figure
 
 
@@ -149,14 +153,16 @@ def draw_points(panels: Sequence[PointPanel], *, x_label: str, y_label: str, tit
     """Return the `matplotlib` figure of clouds; panels are side by side, each on separate axes without ticks.
 
     Args:
-        panels: one or more panels of the same series; each series has its own colour and marker.
+        panels: one or more panels; series of one name have the same colour and marker in all of them.
         x_label: label of every x axis.
         y_label: label of every y axis.
         title: title of the whole picture.
     """
     figure, all_axes = new_figure(1, len(panels), 4.2 * len(panels), 5.1, title)
+    names = list(dict.fromkeys(name for panel in panels for name in panel.series))
     for axes, panel in zip(all_axes, panels, strict=True):
-        for index, (name, points) in enumerate(panel.series.items()):
+        for name, points in panel.series.items():
+            index = names.index(name)
             x, y = zip(*points, strict=True)
             # These markers are distinct even when small.
             style = {"color": COLOURS[index % len(COLOURS)], "marker": "o^DP"[index % 4]}
@@ -266,7 +272,7 @@ def draw_curves(
             points = panel.series.get(name, ())
             # A single line needs neither a name nor markers, but a single point is invisible without a marker.
             label = name if len(names) > 1 else None
-            marker = "os^DvPX"[index % 7] if len(names) > 1 or len(points) == 1 else None
+            marker = "os^DvPX"[(index + index // 7) % 7] if len(names) > 1 or len(points) == 1 else None
             style = {"color": COLOURS[index % len(COLOURS)], "marker": marker, "markersize": 3.5, "linewidth": 1.2}
             axes.plot([x for x, _ in points], [y for _, y in points], label=label, **style)
         axes.locator_params(nbins=5)

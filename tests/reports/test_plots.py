@@ -9,8 +9,10 @@ from alignattn.evaluation.statistics.comparison import Comparison
 from alignattn.reports import plots
 from alignattn.reports.measures import Measure
 from alignattn.reports.plots import (
+    CurvePanel,
     HeatMapPanel,
     PointPanel,
+    draw_curves,
     draw_heat_maps,
     draw_points,
     write_figure,
@@ -87,6 +89,23 @@ def test_any_text_is_drawn_in_any_format(name, suffix, tmp_path):
     figure = draw_points([PointPanel(name, {name: [(0, 1), (1, 0)]})], x_label="x", y_label="y", title=name)
     write_figure(figure, tmp_path / f"points.{suffix}")
     assert (tmp_path / f"points.{suffix}").read_bytes().startswith(STARTS[suffix])
+
+
+def test_panels_of_other_series_have_their_own_colours_and_one_legend():
+    clouds = {name: [(0, 1), (1, 0)] for name in ("a", "b", "c")}
+    panels = [PointPanel("", {name: clouds[name] for name in names}) for names in ("ab", "cb")]
+    figure = draw_points(panels, x_label="", y_label="", title="")
+    colours = [[tuple(cloud.get_facecolor()[0]) for cloud in axes.collections] for axes in figure.axes]
+    assert colours[0][1] == colours[1][1]
+    assert len({*colours[0], *colours[1]}) == 3
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["a", "b", "c"]
+
+
+def test_many_curves_have_distinct_colours_and_markers():
+    names = [f"run {number}" for number in range(20)]
+    panel = CurvePanel("", "", {name: [(0, 1), (1, 0)] for name in names})
+    (axes,) = draw_curves([panel], names=names, x_label="", title="").axes
+    assert len({(line.get_color(), line.get_marker()) for line in axes.lines}) == len(names)
 
 
 def titled(*titles):
