@@ -73,6 +73,7 @@ TABLES = {
     "tabs in CSV": Case("t.csv", separated("\t"), ROWS, says="separated by tabs"),
     "commas in TSV": Case("t.tsv", separated(","), ROWS, says="separated by commas"),
     "one column": Case("t.csv", "text\na;b\nc;d\n", {"text": ["a;b", "c;d"]}),
+    "one column, empty": Case("t.csv", 'text\na\n""\n\n  \nb\n', {"text": ["a", "", "b"]}),
     "as written": Case(
         "t.csv", "text,y\nNA,null\n007,none\n1e3,nan\n", table(text=["NA", "007", "1e3"], y=["null", "none", "nan"])
     ),

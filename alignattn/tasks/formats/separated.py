@@ -146,7 +146,7 @@ def _min_values(header: Sequence[str]) -> int:
 def _records(
     lines: Sequence[str], separator: str, quoting: int = csv.QUOTE_MINIMAL, most: int = sys.maxsize
 ) -> list[Numbered]:
-    """The first rows and their lines, without empty rows, and without a last field that is empty in all and unnamed.
+    """The first rows and their lines, without blank lines, and without a last field that is empty in all and unnamed.
 
     An unclosed quote swallows the lines after it. Only its own line is bad: the lines after it are read again, except
     those with quotes up to the error, which may be parts of the field.
@@ -171,7 +171,8 @@ def _records(
             start += 1
             records.append((start, f"it has double quotes that do not enclose a whole field ({error})"))
             continue
-        if len(row) > 1 or any(field.strip() for field in row):
+        # Writers of tables quote an empty field that is alone in its row.
+        if len(row) > 1 or QUOTE in lines[start] or any(field.strip() for field in row):
             records.append((start + 1, row))
         start = first + reader.line_num
 
