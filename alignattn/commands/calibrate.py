@@ -467,15 +467,15 @@ def predict_calibration_rows(options: CalibrateOptions) -> "Predictions":
     assert isinstance(run.task, LabelledTask)
     warn_plain(run.folder, run.options)
     split = _file_rows(run, options) if options.rows else _own_rows(run, options)
-    origin, columns = str(split.path), run.task.input_columns
+    origin = str(split.path)
     numbers = np.array(list(islice(numbers_without(split.left_out), len(split.dataset))))
-    trained = set() if split.trained is None else set(row_digests(split.trained, columns))
-    is_new = np.array([digest not in trained for digest in row_digests(split.dataset, columns)])
+    trained = set() if split.trained is None else set(row_digests(split.trained, run.task))
+    is_new = np.array([digest not in trained for digest in row_digests(split.dataset, run.task)])
     problems = {int(number): "the run was trained on it" for number in numbers[~is_new]}
     trained_on = list_bad_rows(problems, origin, len(split.dataset), skip=options.skip_bad_rows)
     dataset = split.dataset.select(np.flatnonzero(is_new))
     predictor = load_predictor(run)
-    encoded = predictor.encode(dataset.select_columns(list(columns)))
+    encoded = predictor.encode(dataset.select_columns(list(run.task.input_columns)))
     with progress("predict", len(dataset), "row") as bar:
         probabilities = probabilities_of(predictor.answers(encoded, Batching(), bar.update))
     labels = np.asarray(dataset[run.task.label_column][:])
@@ -486,7 +486,7 @@ def predict_calibration_rows(options: CalibrateOptions) -> "Predictions":
     if absent := [name for number, name in enumerate(run.task.labels) if number not in present]:
         print(f"no calibration row has the label {listing(absent)}: nothing is guaranteed for it", file=sys.stderr)
     bad = sorted([*split.bad, *trained_on], key=lambda one: one.row)
-    inputs = input_numbers(encoded.rows, columns)
+    inputs = input_numbers(encoded.rows, run.task)
     return Predictions(split.path, probabilities, labels, np.full(len(labels), split.name), bad, inputs)
 
 

@@ -26,9 +26,11 @@ from alignattn.tasks.metrics import METRICS, metric_of
 from alignattn.tasks.names import PROBABILITIES
 from alignattn.tasks.sequence_to_sequence import ERROR_RATE, EXACT
 from alignattn.tasks.tags.entities import SCORES, score_parts
+from alignattn.tasks.task import Task
 from alignattn.utils.errors import AlignAttnError
 from alignattn.utils.files import replacing
 from alignattn.utils.parquet import read_parquet
+from alignattn.utils.paths import digest_of
 
 if TYPE_CHECKING:
     import datasets
@@ -58,25 +60,27 @@ def write_predictions(folder: Path, tables: Sequence[pa.Table]) -> None:
         pq.write_table(pa.concat_tables(tables), temporary)
 
 
-def input_numbers(dataset: "datasets.Dataset", columns: Sequence[str]) -> NDArray[np.uint64]:
-    """Return a number per row `[N]`, equal for rows with equal values in the columns."""
-    digests = (digest[: INPUT_BITS // 8] for digest in row_digests(dataset, columns))
+def input_numbers(dataset: "datasets.Dataset", task: Task) -> NDArray[np.uint64]:
+    """Return a number per row `[N]`, equal for rows with equal inputs."""
+    digests = (digest[: INPUT_BITS // 8] for digest in row_digests(dataset, task))
     return np.fromiter((int.from_bytes(digest) for digest in digests), np.uint64, len(dataset))
 
 
-def row_digests(dataset: "datasets.Dataset", columns: Sequence[str]) -> Iterator[bytes]:
-    """Yield a digest of some columns of each row, of the same size for a picture as for a word.
+def row_digests(dataset: "datasets.Dataset", task: Task) -> Iterator[bytes]:
+    """Yield a digest of a task's inputs of each row, of the same size for a picture as for a word.
 
-    A picture is its file's content, not its path.
+    A file is its content, not its path.
     """
-    inputs: Any = dataset.select_columns(list(columns)).with_format("arrow")
+    inputs: Any = dataset.select_columns(list(task.input_columns)).with_format("arrow")
     for part in inputs.iter(ROWS_AT_ONCE):
         for row in part.to_pylist():
-            values = [row[name] for name in columns]
-            for place, value in enumerate(values):
-                if isinstance(value, dict) and value.keys() == {"bytes", "path"}:
-                    is_file = value["bytes"] is None and value["path"]
-                    values[place] = Path(value["path"]).read_bytes() if is_file else value["bytes"]
+            if task.file_column is not None:
+                held = row[task.file_column]
+                if isinstance(held, dict):
+                    held = held["path"] if held["bytes"] is None else held["bytes"]
+                is_file = isinstance(held, str)
+                row[task.file_column] = digest_of(Path(held)) if is_file else hashlib.sha256(held).hexdigest()
+            values = [row[name] for name in task.input_columns]
             yield hashlib.blake2b(repr(values).encode(errors="surrogateescape")).digest()
 
 

@@ -186,7 +186,7 @@ class Predictor:
             return None
         from alignattn.finetuning.examples import input_numbers
 
-        return input_numbers(split.rows, self.task.input_columns)
+        return input_numbers(split.rows, self.task)
 
     def readable(self, answers: pa.Table, inputs: NDArray[np.uint64] | None, top_k: int | None = None) -> pa.Table:
         """Return predictions in readable form, with the decisions on each row.

@@ -343,7 +343,7 @@ def _write(
         table = evaluation.predictions
         if PROBABILITIES in table.column_names:
             # By the numbers of inputs, `calibrate` finds repeated rows.
-            inputs = input_numbers(data.evaluation[split].rows, task.input_columns)
+            inputs = input_numbers(data.evaluation[split].rows, task)
             table = table.append_column(INPUT_COLUMN, pa.array(inputs))
         tables.append(table.add_column(0, "split", pa.array([split] * table.num_rows, pa.string())))
     if tables:

@@ -269,6 +269,14 @@ def test_predict_and_calibrate_accept_tables_folders_and_single_images(run, tmp_
     assert main(["calibrate", *table, "--fit_on", "validation", "--resamples", "10"]) == 0
 
 
+def test_calibrate_refuses_the_training_pictures_from_another_place(run, tmp_path, capsys):
+    folder, rows = run
+    copied = shutil.copytree(rows / "train", tmp_path / "copied")
+    words = ["calibrate", "--run", str(shutil.copytree(folder, tmp_path / "run")), "--rows", str(copied)]
+    assert main(words) == 2
+    assert f"{TRAIN_ROWS} bad of {TRAIN_ROWS} rows" in capsys.readouterr().err
+
+
 def test_decisions_on_images_do_not_share_a_name_with_a_column_of_the_table(run, tmp_path, capsys):
     folder, rows = run
     calibrated = shutil.copytree(folder, tmp_path / "run")
