@@ -34,7 +34,7 @@ from alignattn.patching.checkpoints import (
     read_config_fields,
 )
 from alignattn.patching.saving import LOADER_FIELD, LOADING_HINT
-from alignattn.tasks import Task, TokenClassification
+from alignattn.tasks import NodeClassification, Task, TokenClassification
 from alignattn.tasks.image_classification import CHANNELS, MODES
 from alignattn.tasks.labels import spelling_key
 from alignattn.tasks.pictures import GREY
@@ -70,8 +70,13 @@ def pretrained_config(options: RunOptions) -> Any:
     chosen, task, asked = options.model, options.task_of_rows, options.data.max_length
     name, hub, config_fields = chosen.model, chosen.hub, chosen.model_config_fields
     if not capabilities_of(name).is_pretrained:
-        checked_fields(config_fields, MODELS.load(name).config_class)
+        config_class, fan_out = MODELS.load(name).config_class, options.data.fan_out
+        fields = checked_fields(config_fields, config_class)
         check_counts(name, config_fields)
+        if fan_out is not None and isinstance(task, NodeClassification):
+            layers = config_class(**fields).num_hidden_layers
+            if len(fan_out) != layers:
+                raise AlignAttnError(f"--fan_out needs a number for each of the {layers} layers: give {layers}")
         return None
 
     # The model may be the folder of a run: a finished one, of one seed, with the expected weights.

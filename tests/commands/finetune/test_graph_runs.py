@@ -117,6 +117,7 @@ def test_early_stopping_by_loss_and_accuracy_is_recorded(finetune, tmp_path):
         ("--normalizer hard", "--normalizer hard does not support the edges of a graph"),
         ("--attention soft --balance start", "score 'gat' is not a dot product of queries and keys"),
         ("--fan_out 0", "--fan_out 0 samples no neighbours"),
+        ("--fan_out 3", "--fan_out needs a number for each of the 2 layers"),
         (f"{STOPPING} --greater_is_better true --attention soft", "names several"),
         ("--layers 2", "this model has layers 0 to 1"),
     ],
