@@ -181,11 +181,16 @@ def folder_lock(folder: Path) -> Iterator[None]:
         lock.release()
 
 
+def file_state(path: Path) -> tuple[int, ...]:
+    """Return a file's inode, size and modification time, with which what was read of it may be cached."""
+    status = path.stat()
+    return status.st_ino, status.st_size, status.st_mtime_ns
+
+
 def digest_of(path: Path) -> str:
     """Return the digest of a file, or of the names and contents of all files below a folder."""
     if not path.is_dir():
-        status = path.stat()
-        return _digest_of_file(path, (status.st_ino, status.st_size, status.st_mtime_ns))
+        return _digest_of_file(path, file_state(path))
     return digest_of_files({file.relative_to(path).as_posix(): file for file in path.rglob("*") if file.is_file()})
 
 
@@ -202,7 +207,7 @@ def digest_of_files(files: Mapping[str, Path]) -> str:
 
 @cache
 def _digest_of_file(path: Path, _: tuple[int, ...]) -> str:
-    """The digest of a file, cached for its inode, size and modification time."""
+    """The digest of a file, cached for its `file_state`."""
     with path.open("rb") as content:
         return hashlib.file_digest(content, "sha256").hexdigest()
 

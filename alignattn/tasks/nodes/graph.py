@@ -22,7 +22,7 @@ from alignattn.tasks.names import GRAPH, NPZ, TEST, TRAIN, VALIDATION
 from alignattn.utils.console import log_request
 from alignattn.utils.errors import AlignAttnError, install_extra, one_line, plural
 from alignattn.utils.files import replacing
-from alignattn.utils.paths import cache_folder, check_file
+from alignattn.utils.paths import cache_folder, check_file, file_state
 
 SPARSE_FEATURES = ("feat_row", "feat_col", "feat_val", "feat_shape")
 DENSE_FEATURES, EDGES, LABELS, LABEL_NAMES = "features", "edges", "labels", "label_names"
@@ -91,8 +91,7 @@ def read_graph(path: str | Path) -> Graph:
         AlignAttnError: if it cannot be read, or does not hold a graph.
     """
     check_file(Path(path), "give an .npz file of a graph")
-    status = Path(path).stat()
-    return _read(str(path), status.st_mtime_ns, status.st_size)
+    return _read(str(path), file_state(Path(path)))
 
 
 def graph_of(rows: datasets.Dataset) -> Graph:
@@ -108,7 +107,7 @@ def graph_of(rows: datasets.Dataset) -> Graph:
 
 
 @lru_cache(maxsize=4)
-def _read(path: str, *_: int) -> Graph:
+def _read(path: str, _: tuple[int, ...]) -> Graph:
     try:
         # Never with pickle: an array of objects runs code when it is read.
         with np.load(path, allow_pickle=False) as content:

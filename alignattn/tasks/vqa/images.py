@@ -19,6 +19,7 @@ from transformers import DataCollatorWithPadding, PreTrainedTokenizerBase
 from alignattn.tasks.names import ANSWER_IDS, ANSWER_SCORES, IMAGE, NPZ
 from alignattn.tasks.pictures import open_picture, picture_problem
 from alignattn.utils.errors import AlignAttnError, one_line
+from alignattn.utils.paths import check_file, file_state
 
 NPY = ".npy"
 KEYS = ("x", "features")
@@ -68,13 +69,18 @@ def image_problem(path: str, width: int) -> str | None:
     return None
 
 
-@lru_cache(maxsize=PICTURES_KEPT)
 def read_picture(path: str, size: int) -> Tensor:
-    """Return a picture, `[3, size, size]` uint8, scaled if necessary.
+    """Return a picture, `[3, size, size]` uint8, scaled if necessary; a file that has not changed is read once.
 
     Raises:
         AlignAttnError: if it cannot be read.
     """
+    check_file(Path(path))
+    return _read(path, size, file_state(Path(path)))
+
+
+@lru_cache(maxsize=PICTURES_KEPT)
+def _read(path: str, size: int, _: tuple[int, ...]) -> Tensor:
     from PIL import Image
 
     picture = open_picture(path)

@@ -2,6 +2,7 @@
 
 import json
 import sys
+from pathlib import Path
 
 import datasets
 import numpy as np
@@ -46,6 +47,14 @@ def test_a_batch_has_questions_and_pictures(rows, tmp_path):
     mean, deviation = colour_moments([rows[0]["image"], rows[1]["image"]], SIDE)
     assert mean == pytest.approx([125 / 255, 115 / 255, 35 / 255])
     assert deviation == pytest.approx([95 / 255, 85 / 255, 5 / 255])
+
+
+def test_a_picture_that_was_overwritten_is_read_again(rows):
+    first, other = rows[0]["image"], rows[1]["image"]
+    before, wanted = read_picture(first, SIDE), read_picture(other, SIDE)
+    assert not torch.equal(before, wanted)
+    Path(other).replace(first)
+    assert torch.equal(read_picture(first, SIDE), wanted)
 
 
 @pytest.mark.parametrize(
