@@ -82,6 +82,18 @@ def test_padding_on_either_side_changes_nothing(model_name, filling):
     torch.testing.assert_close(model(**shifted, labels=batch["labels"]).logits, output.logits)
 
 
+@pytest.mark.parametrize("cross_attention", [False, True])
+def test_padding_of_the_labels_does_not_enter_the_alignment(cross_attention):
+    built = built_of("seq2seq-transformer")
+    batch, model = batch_of(built.tokenizer), built.model.double()
+    alignattn.patch(model, "aa-ct", cross_attention=cross_attention).train()
+    losses = []
+    for more in (0, 1, 3):
+        model(**batch | {"labels": F.pad(batch["labels"], (0, more), value=-100)})
+        losses.append(alignattn.alignment_loss(model).detach())
+    torch.testing.assert_close(torch.stack(losses[1:]), losses[0].expand(2))
+
+
 def test_probabilities_of_generated_sequences_are_those_of_a_forward(name):
     model, batch = small_model(name)
     model.config.longest_output = 6

@@ -234,9 +234,10 @@ class SequenceModel(WordModel):
         return Seq2SeqLMOutput(loss=-log_likelihood(logits, labels).mean(), logits=logits)
 
     def shifted(self, labels: Tensor) -> Tensor:
-        """Return the word before each label, `[B, T]`; the first is the beginning."""
+        """Return the word before each label, `[B, T]`, padded where there is no label; the first is the beginning."""
         before = F.pad(labels[:, :-1], (1, 0), value=self.config.bos_token_id)
-        known = before.masked_fill(before == NO_LABEL, self.config.pad_token_id)
+        # At the first padding, the word before it is the end, which an alignment would count.
+        known = before.masked_fill((before == NO_LABEL) | (labels == NO_LABEL), self.config.pad_token_id)
         # A word that is in no training target has no number among the target words.
         return known.masked_fill(known >= self.config.target_vocab_size, SPECIAL.index(UNKNOWN))
 
