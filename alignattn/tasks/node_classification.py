@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedConfig
 
     from alignattn.tasks.nodes.batches import NodeBatches
+    from alignattn.tasks.nodes.graph import Graph
     from alignattn.tasks.reading import FileRows
 
 
@@ -35,6 +36,7 @@ class NodeClassification(LabelledTask):
     reads_texts = False
     has_lengths = False
     continuous_input = "features"
+    file_column = GRAPH
     reads_only_texts = False
 
     evaluation_splits: tuple[str, ...] = (VALIDATION, TEST)
@@ -60,10 +62,11 @@ class NodeClassification(LabelledTask):
             path = Path(self.sources.files[name])
         else:
             path = planetoid_file(self.name, self.planetoid, self.sources.folder, cache_dir)
-        nodes = read_graph(path).splits.get(name)
+        graph = read_graph(path)
+        nodes = graph.splits.get(name)
         if nodes is None or not len(nodes):
             raise AlignAttnError(f"{path} has no nodes of split {name!r}: choose others with --evaluation_splits")
-        return self._rows(path, nodes), f"split {name!r} of {path}"
+        return self._rows(str(path), graph, nodes), f"split {name!r} of {path}"
 
     def read_rows(self, path: Path, encoding: str | None) -> FileRows:
         """Return all nodes of a graph's file with their labels, or the rows of a table of graphs and nodes."""
@@ -74,15 +77,15 @@ class NodeClassification(LabelledTask):
 
         if path.suffix.lower() != NPZ:
             return read_rows(path, encoding=encoding)
-        return FileRows(self._rows(path, np.arange(read_graph(path).num_nodes)))
+        # As in a table next to the graph: `locate` adds the folder.
+        graph = read_graph(path)
+        return FileRows(self._rows(path.name, graph, np.arange(graph.num_nodes)))
 
-    def _rows(self, path: Path, nodes: NDArray[np.int64]) -> datasets.Dataset:
+    def _rows(self, path: str, graph: Graph, nodes: NDArray[np.int64]) -> datasets.Dataset:
         import datasets
 
-        from alignattn.tasks.nodes.graph import read_graph
-
-        labels = read_graph(path).labels[nodes]
-        return datasets.Dataset.from_dict({GRAPH: [str(path)] * len(nodes), NODE: nodes, self.label_column: labels})
+        labels = graph.labels[nodes]
+        return datasets.Dataset.from_dict({GRAPH: [path] * len(nodes), NODE: nodes, self.label_column: labels})
 
     def names_of_integers(self, dataset: datasets.Dataset) -> dict[int, str]:
         """Return nothing: the labels of a graph are class numbers, whatever the class names."""

@@ -60,6 +60,14 @@ def test_a_run_its_card_and_its_predictions(graph, finetune, tmp_path, monkeypat
         assert told["prediction"][line.node] == line.prediction
     predicted = alignattn.load_run(run).predict([{"graph": str(graph), "node": 3}])
     assert str(told["prediction"][3]) == predicted[0]["prediction"]
+    # A table names its graph from its own folder.
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    (tmp_path / "nodes.csv").write_text("graph,node\nmine.npz,3\n")
+    assert main(["predict", "--run", str(run), "--file", "../nodes.csv", "--output_file", "table.csv"]) == 0
+    assert pd.read_csv("table.csv")["prediction"][0] == told["prediction"][3]
+    assert main(["predict", "--run", str(run), "--file", "../mine.npz", "--output_file", "graph.csv"]) == 0
+    pd.testing.assert_frame_equal(pd.read_csv("graph.csv"), told)
 
     narrow = write_graph(tmp_path / "narrow.npz", feat_shape=None, feat_row=None, features=torch.ones(NODES, 2).numpy())
     (tmp_path / "texts.jsonl").write_text('{"text": "the cat"}\n')
@@ -68,6 +76,7 @@ def test_a_run_its_card_and_its_predictions(graph, finetune, tmp_path, monkeypat
     refused = [
         (f"predict --run {run} --file {narrow} --output_file {tmp_path / 'no.csv'}", f"the model expects {WIDTH}"),
         (f"predict --run {run} --text {graph} 99", "node 99 is not in 0 to 29"),
+        (f"serve --run {run}", "name files, which clients must not read"),
         (f"predict --run {run} --file {tmp_path / 'null.jsonl'}", "graph None is not the path of a file"),
         (f"inspect --model {run} {texts} --output_dir {tmp_path / 'no'}", "along the edges of a graph"),
     ]
