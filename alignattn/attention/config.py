@@ -195,7 +195,7 @@ class AttentionConfig:
 
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> "AttentionConfig":
-        """Build a config from `to_dict`'s result.
+        """Build a config from `to_dict`'s result; saved without `alignment_rows`, it uses all samples.
 
         Raises:
             AlignAttnError: if a field is unknown or its value invalid.
@@ -203,7 +203,8 @@ class AttentionConfig:
         names = [field.name for field in dataclasses.fields(cls)]
         for name in fields:
             _check_choice("field of AttentionConfig", name, names)
-        return cls(**fields)
+        rows = fields.get("alignment_rows")
+        return cls(**{**fields, "alignment_rows": ALL_ROWS if rows is None else rows})
 
     @classmethod
     def resolve(cls, attention: "str | AttentionConfig", **overrides: Any) -> "AttentionConfig":
@@ -243,7 +244,9 @@ class AttentionConfig:
         is_of_alignment = overrides.keys() & {"alignment", "alignment_options"}
         if is_of_alignment and fields.get("alignment_rows") == _default_rows(alignment, alignment_options):
             fields["alignment_rows"] = None
-        return cls.from_dict(fields | overrides)
+        fields |= overrides
+        config = cls.from_dict(fields)
+        return config if fields.get("alignment_rows") is not None else dataclasses.replace(config, alignment_rows=None)
 
 
 def _default_rows(alignment: str | None, options: Mapping[str, Any]) -> int:

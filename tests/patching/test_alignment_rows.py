@@ -146,6 +146,13 @@ def test_another_alignment_takes_its_own_default_and_keeps_a_given_number():
     assert resolve(resolve("aa-ct", alignment_rows=3), alignment="ot").alignment_rows == 3
 
 
+@pytest.mark.parametrize("rows", [{}, {"alignment_rows": None}])
+def test_a_saved_attention_without_the_number_uses_all_samples(rows):
+    saved = alignattn.AttentionConfig(alignment="ct").to_dict()
+    assert alignattn.AttentionConfig.from_dict(saved).alignment_rows == saved.pop("alignment_rows") == 8
+    assert alignattn.AttentionConfig.from_dict(saved | rows).alignment_rows == 0
+
+
 def test_drawn_nodes_refuse_it():
     with pytest.raises(AlignAttnError, match="alignment_rows"):
         alignattn.AttentionConfig.resolve("aa-ct", alignment_rows=2, alignment_options={"points": 4})
