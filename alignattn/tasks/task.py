@@ -34,7 +34,7 @@ TEXT_DTYPES = ("string", "large_string", "string_view")
 _INVISIBLE = frozenset({"Cc", "Cf", "Zs", "Zl", "Zp"})
 """Unicode's categories of blanks, of control characters such as NUL, and of zero-width characters."""
 
-_FORBID_OTHERS = {"extra": "forbid"}
+_CHECKS = {"extra": "forbid", "allow_inf_nan": False}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +49,7 @@ class Sources:
         files: One file per split, relative to the folder of the task's file.
     """
 
-    __pydantic_config__: ClassVar[Mapping[str, Any]] = _FORBID_OTHERS
+    __pydantic_config__: ClassVar[Mapping[str, Any]] = _CHECKS
 
     hub: str = ""
     config: str = ""
@@ -142,7 +142,7 @@ class Task(ABC):
         citation: The authors of the data, and their publication.
     """
 
-    __pydantic_config__: ClassVar[Mapping[str, Any]] = _FORBID_OTHERS
+    __pydantic_config__: ClassVar[Mapping[str, Any]] = _CHECKS
     kind: ClassVar[str]
 
     auto_class: ClassVar[str]

@@ -80,6 +80,7 @@ def test_no_two_tasks_share_a_folder():
         ('["no", "yes"]', str([f"c{n}" for n in range(10_001)]), "10,001 labels, and a task has at most 10,000"),
         ('["no", "yes"]', "[a, b, c]", "metrics f1 do not fit 3 labels"),
         ("sources:", "label_range: [0, 5]\nsources:", "label_range needs a task without labels"),
+        ("sources:", "label_range: [0, .inf]\nsources:", "label_range.1 should be a finite number"),
         ("sources:", "max_length: 0\nsources:", "max_length 0 must be at least 1"),
         ("sources:", "evaluation_splits: []\nsources:", "metrics and evaluation_splits need at least one entry"),
         ("sources:", "evaluation_splits: [train]\nsources:", "without train"),
