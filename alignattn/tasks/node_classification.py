@@ -58,8 +58,13 @@ class NodeClassification(LabelledTask):
             path = self.data_files(Path(data_dir))[name]
             if not path.is_file():
                 raise AlignAttnError(f"no data for task {self.name!r}: put {path} there")
-        elif self.sources.files:
-            path = Path(self.sources.files[name])
+        elif files := self.sources.files:
+            if name not in files:
+                raise AlignAttnError(
+                    f"task {self.name!r} has no split {name!r} (there: {', '.join(files)}): choose others with "
+                    "--evaluation_splits, or give its file"
+                )
+            path = Path(files[name])
         else:
             path = planetoid_file(self.name, self.planetoid, self.sources.folder, cache_dir)
         graph = read_graph(path)

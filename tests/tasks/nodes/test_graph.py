@@ -1,5 +1,7 @@
 """Graphs from files: their tensors and tasks, and the one-line message about a bad file."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -48,6 +50,8 @@ def test_a_file_defines_its_task(tmp_path):
     rows = load_rows(task)
     assert rows.train["node"][:] == list(range(12))
     assert rows.evaluation["validation"]["label"][:] == [number % CLASSES for number in range(12, 18)]
+    with pytest.raises(AlignAttnError, match=r"no split 'test' \(there: train, validation\)"):
+        load_rows(replace(task, evaluation_splits=("test",)))
 
 
 def test_nodes_without_a_label_are_left_out_and_counted(tmp_path):
