@@ -228,13 +228,14 @@ def planetoid_file(task_name: str, graph_name: str, folder: str, cache_dir: str 
     Raises:
         AlignAttnError: if the task names no graph, torch-geometric is missing, or the download fails.
     """
-    cache = Path(cache_dir) if cache_dir is not None else cache_folder()
-    path = cache / "planetoid" / f"{task_name}{NPZ}"
-    if path.is_file():
-        return path
-    advice = f"give --data_dir DIR with {folder}/{path.name}, or your own graph as --task FILE{NPZ}"
+    advice = f"give --data_dir DIR with {folder}/{task_name}{NPZ}, or your own graph as --task FILE{NPZ}"
     if not graph_name:
         raise AlignAttnError(f"task {task_name!r} has no graph on this machine: {advice}")
+    cache = Path(cache_dir) if cache_dir is not None else cache_folder()
+    # The loader ignores case.
+    path = cache / "planetoid" / f"{graph_name.lower()}{NPZ}"
+    if path.is_file():
+        return path
     try:
         from torch_geometric.datasets import Planetoid
     except ImportError as error:

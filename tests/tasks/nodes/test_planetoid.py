@@ -61,7 +61,14 @@ def test_raw_files_become_the_graph(tmp_path):
     }
     # It is converted once: the raw files are not read again.
     (tmp_path / "planetoid" / "Cora" / "raw" / "ind.cora.x").unlink()
-    assert planetoid_file("cora", "Cora", "planetoid", str(tmp_path)) == path
+    assert planetoid_file("mine", "cora", "planetoid", str(tmp_path)) == path
+
+
+def test_tasks_of_one_name_do_not_share_a_graph(tmp_path):
+    write_raw(tmp_path / "planetoid" / "Cora" / "raw")
+    planetoid_file("mine", "Cora", "planetoid", str(tmp_path))
+    with pytest.raises(AlignAttnError, match=r"no graph on this machine: give --data_dir DIR with own/mine\.npz"):
+        planetoid_file("mine", "", "own", str(tmp_path))
 
 
 def test_unreadable_raw_files_are_refused_in_one_line(tmp_path):
