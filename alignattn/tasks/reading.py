@@ -26,7 +26,7 @@ from alignattn.utils.console import without_library_bars
 from alignattn.utils.errors import AlignAttnError, list_bad_rows, listing, one_line, plural
 from alignattn.utils.files import BROKEN, BYTE_ORDER_MARK, COMPRESSIONS, plain_suffix, read_whole
 from alignattn.utils.parquet import check_parquet, without_bad_texts
-from alignattn.utils.paths import check_file
+from alignattn.utils.paths import check_file, digest_of
 
 PARQUET = ".parquet"
 _TEXT_READERS: Mapping[str, Callable[[Path, str], TextRows]] = {
@@ -253,11 +253,11 @@ def _read_parquet(path: Path, cache_dir: str | None) -> FileRows:
         table, _ = without_bad_texts(pq.read_table(path))
         return FileRows(datasets.Dataset(datasets.table.InMemoryTable(table)), value_problems=problems)
     # By the file's name: given a folder, `datasets` merges files that it considers one split. It also takes a name for
-    # a pattern, so that `rows[1].parquet` would be `rows1.parquet`.
+    # a pattern, so that `rows[1].parquet` would be `rows1.parquet`. Its cache knows a file by its path and its time,
+    # which a copy may keep, so the configuration's name adds the content.
+    files, folder = {"train": escape(str(path))}, cache_dir or _copies().name
     with without_library_bars():
-        dataset = datasets.load_dataset(
-            "parquet", data_files={"train": escape(str(path))}, split="train", cache_dir=cache_dir or _copies().name
-        )
+        dataset = datasets.load_dataset("parquet", digest_of(path), data_files=files, split="train", cache_dir=folder)
     return FileRows(dataset)
 
 

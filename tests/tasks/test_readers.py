@@ -1,6 +1,7 @@
 """Irregular files: they are read correctly, or the bad row is named and can be skipped."""
 
 import json
+import os
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -9,6 +10,7 @@ import pytest
 from alignattn.commands.predict import file_source
 from alignattn.tasks import TextClassification, TokenClassification
 from alignattn.tasks.definitions import TASKS
+from alignattn.tasks.reading import read_rows
 from alignattn.tasks.rows import load_task_files, load_user_rows
 from alignattn.utils.errors import AlignAttnError
 
@@ -126,6 +128,16 @@ def test_original_squad_files_are_read(tmp_path, form, task):
     assert rows.train["context"][:] == [*2 * ["The cat on the mat"], *2 * ["Dogs bark."]][:count]
     (part,) = file_source(path, TASKS[task]).parts(99)
     assert (len(part.inputs), dict(part.problems)) == (count, {})
+
+
+@pytest.mark.parametrize("cache", [None, "cache"])
+def test_parquet_that_another_file_of_the_same_time_replaced_is_read_again(tmp_path, cache):
+    path = tmp_path / "rows.parquet"
+    for text in ("first", "second"):
+        pq.write_table(pa.table({"text": [text]}), tmp_path / "new.parquet")
+        os.utime(tmp_path / "new.parquet", (0, 0))
+        (tmp_path / "new.parquet").replace(path)
+        assert read_rows(path, cache and str(tmp_path / cache)).dataset["text"][:] == [text]
 
 
 def test_rows_whose_answers_are_pairs_are_read_from_parquet_too(tmp_path):
