@@ -217,7 +217,7 @@ class Target:
 
     Attributes:
         name: the name of its folder in the results.
-        run: its folder and digest, or its Hub id, in words.
+        run: its folder and digest, or its Hub id and commit, in words.
         digest: the model's identity.
         model: the model in evaluation mode.
         tokenizer: the model's tokenizer.
@@ -325,10 +325,13 @@ def _record_folder(model: Path) -> str:
 def _load_target(arguments: RobustnessOptions, folder: Path | None, name: str) -> Target:
     """Return the model of a run's folder, or `--model`, with its rows; `name` is its folder in the results."""
     from transformers import AutoModelForSequenceClassification
+    from transformers.utils import CONFIG_NAME
+    from transformers.utils.peft_utils import ADAPTER_CONFIG_NAME
 
     from alignattn.finetuning.model import keep_classes, named_classes
     from alignattn.finetuning.rows import load_run_evaluation
     from alignattn.finetuning.run_folder import read_run_options, warn_plain
+    from alignattn.patching.checkpoint_files import find_file
     from alignattn.patching.checkpoints import load_pretrained, merge_adapters
     from alignattn.robustness.loop import AttackRow
     from alignattn.robustness.models import CHECKPOINT
@@ -383,9 +386,13 @@ def _load_target(arguments: RobustnessOptions, folder: Path | None, name: str) -
         AttackRow(number, {column: row[column] for column in task.text_columns}, row[task.label_column])
         for number, row in rows.numbered(split)
     ]
-    run = digest = model
     if Path(model).is_dir():
         digest = model_digest(Path(model))
         run = label_model(Path(model), digest)
+    else:
+        # The Hub's cache has a folder per commit. An adapter has no config.json.
+        file = find_file(model, CONFIG_NAME, {}) or find_file(model, ADAPTER_CONFIG_NAME, {})
+        assert file is not None
+        run = digest = f"{model} ({file.parent.name})"
     left_out = tuple(sorted(rows.left_out.get(split, ())))
     return Target(name, run, digest, loaded.eval(), tokenizer, task, split, attacked, left_out, usual_length)

@@ -18,7 +18,7 @@ class AttackSettings:
 
     Attributes:
         run: the attacked model in words; the location of its folder does not count.
-        model: the model's identity: the start of its SHA-256, or its Hub id.
+        model: the model's identity: the start of its SHA-256, or its Hub id and commit.
         task: the task's name.
         split: the split of the rows.
         attention: the preset's name, or the model's if it has no attention; `model` identifies it.

@@ -7,6 +7,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 from conftest import tiny_model
+from huggingface_hub import constants
 from robustness_helpers import WEIGHTS, pickle_weights
 from transformers import (
     AutoTokenizer,
@@ -140,6 +141,18 @@ def test_records_of_a_model_are_named_by_its_folder(classifier, data, monkeypatc
     monkeypatch.chdir(folder / "below")
     assert load("..", rows).name == "mrpc-seed-1"
     assert load(classifier("alone"), rows).name == "alone"
+
+
+def test_two_revisions_of_a_hub_model_are_two_models(classifier, data, tmp_path, monkeypatch):
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+    repository, rows, targets = tmp_path / "models--some--classifier", data(SST2), []
+    (repository / "refs").mkdir(parents=True)
+    for commit in ("0a1b", "2c3d"):
+        classifier(repository / "snapshots" / commit)
+        (repository / "refs" / "main").write_text(commit)
+        targets.append(load("some/classifier", rows))
+    assert [target.digest for target in targets] == ["some/classifier (0a1b)", "some/classifier (2c3d)"]
+    assert {target.name for target in targets} == {"classifier"}
 
 
 def test_other_rows_for_a_run_on_custom_files_are_refused(tmp_path):
