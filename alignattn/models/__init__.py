@@ -114,7 +114,6 @@ OF_TEXTS: Fields = {
     "tasks": (TextClassification, MultiLabelClassification),
     "texts_per_row": (1,),
     "reads_embeddings": True,
-    "default_slot_options": VALUES_FROM_SCRATCH,
 }
 OF_TAGS: Fields = {**OF_TEXTS, "tasks": (TokenClassification,), "slots": ALL_SLOTS, "has_crf": True}
 OF_PAIRS: Fields = {
@@ -126,7 +125,6 @@ OF_PAIRS: Fields = {
 OF_GENERATORS: Fields = {
     "texts_per_row": (),
     "reads_texts_alone": False,
-    "default_slot_options": VALUES_FROM_SCRATCH,
 }
 OF_LSTM_GENERATORS: Fields = {
     **OF_GENERATORS,
@@ -292,7 +290,14 @@ _TRAINING: Mapping[str, Fields] = yaml.safe_load((Path(__file__).parent / "train
 
 MODELS = Registry(
     "model",
-    {name: replace(entry, training_defaults=_TRAINING[name]) for name, entry in _ENTRIES.items()},
+    {
+        name: replace(
+            entry,
+            training_defaults=_TRAINING[name],
+            default_slot_options={**VALUES_FROM_SCRATCH, **entry.default_slot_options},
+        )
+        for name, entry in _ENTRIES.items()
+    },
     package=__name__,
 )
 """The models that are trained from scratch."""

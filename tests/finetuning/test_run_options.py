@@ -20,7 +20,7 @@ from alignattn.attention.choices import ALIGNMENTS, NORMALIZERS, SCORES, VALUES
 from alignattn.commands import get_command
 from alignattn.commands.reproduce.experiment import Experiment
 from alignattn.commands.reproduce.folder import RunFolder
-from alignattn.finetuning.options import RunOptions
+from alignattn.finetuning.options import ModelOptions, RunOptions
 from alignattn.finetuning.training_arguments import (
     SET_BY_ALIGNATTN,
     check_sharding,
@@ -178,6 +178,13 @@ def test_learned_choices_are_those_with_parameters() -> None:
             model = alignattn.patch(BertForSequenceClassification(config), slot)
             own = [*alignment_parameters(model), *function_parameters(model)]
             assert bool(own) == slot.choices[slots.kind].is_learned, name
+
+
+@pytest.mark.parametrize("model", ["any", *(name for name in MODELS if "value" in MODELS[name].slots)])
+def test_a_value_starts_at_the_pretrained_function_only_in_a_pretrained_model(model: str) -> None:
+    for value in ("sum", "qvi"):
+        attention = ModelOptions(model=model, value=value).attention_config
+        assert attention.value_options == ({} if model == "any" else {"init": "paper"})
 
 
 class TestSameRun:
