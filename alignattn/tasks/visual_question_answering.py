@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self
@@ -213,6 +214,16 @@ class VisualQuestionAnswering(LabelledTask):
         from alignattn.tasks.vqa.images import ImageCollator
 
         return ImageCollator(tokenizer, self.image_size, self.feature_width)
+
+    def average_outputs(self, outputs: Sequence[Any]) -> Any:
+        """Return the logits of the mean probabilities; with several people's answers, each answer has its own."""
+        import numpy as np
+        from scipy.special import log_expit, logsumexp
+
+        if not self.answers_column:
+            return super().average_outputs(outputs)
+        logits = np.asarray(outputs, dtype=np.float64)
+        return logsumexp(log_expit(logits), axis=0) - logsumexp(log_expit(-logits), axis=0)
 
     def evaluate(self, split: EncodedSplit, outputs: Any, labels: Any) -> Evaluation:
         """Score logits as classes, and with several people's answers also by the official rule."""

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from questions import ANSWERS, SIDE, WIDTH, question_rows, write_features, write_pictures, write_task
+from scipy.special import expit
 
 from alignattn.models.words import build_tokenizer
 from alignattn.tasks.definitions import get_task
@@ -179,3 +180,16 @@ def test_without_pillow_a_picture_is_refused_with_what_to_install(rows, monkeypa
     monkeypatch.setitem(sys.modules, "PIL", None)
     with pytest.raises(AlignAttnError, match=r"alignattn\[images\]"):
         picture_problem(rows[0]["image"])
+
+
+def test_passes_average_the_probabilities_of_the_loss(tmp_path):
+    # The passes' softmax favours class 0, their sigmoid class 1.
+    passes = np.array([[[-5.0, -8.0]], [[0.0, 1.0]]])
+    answered = {"answers_column": "answers", "metrics": ["vqa_accuracy"]}
+    for fields, best in (({}, 0), (answered, 1)):
+        task = get_task(str(write_task(tmp_path, labels=["a", "b"], **fields)))
+        mean = task.average_outputs(passes)
+        assert mean.argmax(axis=1) == [best]
+    np.testing.assert_allclose(expit(mean), expit(passes).mean(axis=0))
+    np.testing.assert_allclose(task.average_outputs(passes[:1]), passes[0])
+    assert np.isfinite(task.average_outputs(1000 * passes)).all()
