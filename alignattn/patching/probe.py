@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -137,6 +137,8 @@ def prove(model: PreTrainedModel, found: Probe | None) -> None:
                 "checked on it: choose an alignment alone"
             )
         _prove_projections(model)
+        if any(isinstance(module, LayerSlots) and FUSED in module.heads.names.roles for module in model.modules()):
+            prove_at_first_forward(model)
         return
     for inputs, expected in zip(found.inputs, found.outputs, strict=True):
         calls: list[RecordedCall] = []
@@ -146,21 +148,25 @@ def prove(model: PreTrainedModel, found: Probe | None) -> None:
         _check_recorded(model, inputs, calls)
         if inputs is found.inputs[0]:
             _check_received(model, found.received, calls)
+            _check_split(model, partial(found.base, **inputs), found.received)
 
 
 def prove_at_first_forward(model: PreTrainedModel) -> None:
-    """Compare at the first forward of a patched model, because its weights are not in memory before."""
+    """Compare at the first forward of a patched model, because weights or inputs are not there before."""
     state = patch_of(model)
 
     def check(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if torch.compiler.is_compiling() or torch.distributed.is_initialized():
             return
         handle.remove()
-        with _off(model), unrouted(model):
-            expected = _run(lambda: module(*args, **kwargs), model)
-        with _proving(model, []):
-            outputs = _run(lambda: module(*args, **kwargs), model)
-        _check_equal(model, expected, outputs)
+        # Modes change below, but the hooks keep their numbers: torch is calling those of this forward.
+        with _unchanged(model):
+            with _off(model), unrouted(model):
+                expected = _run(lambda: module(*args, **kwargs), model)
+            with _proving(model, []):
+                outputs = _run(lambda: module(*args, **kwargs), model)
+            _check_equal(model, expected, outputs)
+            _check_split(model, lambda: module(*args, **kwargs), {})
 
     handle = model.register_forward_pre_hook(check, with_kwargs=True)
     state.hooks.append(handle)
@@ -375,6 +381,54 @@ def _check_received(model: nn.Module, received: Mapping[nn.Module, Received], ca
                     f"{type(module).__name__} of {type(model).__name__} attends with another {role} than its "
                     "projections and norms give: alignattn does not serve this model"
                 )
+
+
+def _check_split(model: nn.Module, forward: Callable[[], Any], received: Mapping[nn.Module, Received]) -> None:
+    """Refuse a fused projection that orders its output otherwise than `split` reads it, where no call was received.
+
+    With queries of zero, an attention output depends on no key, and on the values of more tokens than its own queries.
+    """
+    places: dict[nn.Module, tuple[Tensor, Tensor]] = {}
+    fused: dict[nn.Module, Tensor] = {}
+    hooks = []
+
+    def without_queries(projection: nn.Module, _args: Any, output: Tensor) -> Tensor:
+        fused[projection] = output.detach().clone()
+        fused[projection][..., places[projection][0]] = 0
+        # Attention may change its own copy in place.
+        return fused[projection].requires_grad_().clone()
+
+    def check(attention: nn.Module, _args: Any, output: Any, projection: nn.Module) -> None:
+        attended = next(_tensors_of(output))
+        one = attended[(0, *[-1] * (attended.dim() - 2))]
+        if not one.requires_grad:
+            return
+        (gradient,) = torch.autograd.grad(one @ torch.linspace(1, 2, len(one)).to(one), fused[projection])
+        query, key = places[projection]
+        reached = gradient.flatten(0, -2).nan_to_num() != 0
+        queries, is_key_reached = reached[:, query].any(dim=1).sum(), reached[:, key].any()
+        reached[:, torch.cat([query, key])] = False
+        if is_key_reached or queries >= reached.any(dim=1).sum().clamp_min(1):
+            raise AlignAttnError(
+                f"{type(attention).__name__} of {type(model).__name__} orders queries, keys and values in its fused "
+                "projection otherwise than alignattn reads them: an alignment would mix them"
+            )
+
+    for module in model.modules():
+        slots = module._modules.get(CHILD_NAME)
+        projections = (slots.heads.names.of(module) or {}) if isinstance(slots, LayerSlots) and slots.aligns else {}
+        if FUSED in projections and module not in received:
+            projection = projections[FUSED]
+            places[projection] = cast(Any, slots).heads.split(torch.arange(features_of(projection)))
+            hooks.append(projection.register_forward_hook(without_queries))
+            hooks.append(module.register_forward_hook(partial(check, projection=projection)))
+    try:
+        if hooks:
+            with _off(model):
+                _run(forward, model)
+    finally:
+        for hook in hooks:
+            hook.remove()
 
 
 def _are_norms_alike(first: Tensor, second: Tensor) -> bool:

@@ -1,5 +1,6 @@
 """Models with attention unlike BERT's: a patch refuses slots that they cannot have, and the others are correct."""
 
+import accelerate
 import pytest
 import torch
 import transformers
@@ -49,6 +50,14 @@ def esm():
     return transformers.EsmModel(
         transformers.EsmConfig(**SIZES, mask_token_id=4, position_embedding_type="rotary", token_dropout=False)
     )
+
+
+def codegen(config=transformers.CodeGenConfig, model=transformers.CodeGenModel):
+    return model(config(vocab_size=50, n_embd=24, hidden_size=24, n_layer=1, n_head=4, rotary_dim=4))
+
+
+def bloom():
+    return codegen(transformers.BloomConfig, transformers.BloomModel)
 
 
 def whisper_encoder():
@@ -170,6 +179,23 @@ def test_patch_and_unpatch_keep_the_random_numbers_and_the_mode():
     assert torch.equal(drawn, torch.rand(3))
     alignattn.unpatch(model)
     assert [module.training for module in model.modules()] == modes
+
+
+def test_a_fused_projection_in_another_order_is_refused_at_the_patch_or_at_the_first_forward():
+    """CodeGen orders queries, values and keys by parts. Neither model calls transformers' attention interface."""
+    with pytest.raises(AlignAttnError, match="CodeGenAttention of CodeGenModel orders queries, keys and values"):
+        alignattn.patch(codegen(), "aa-ct")
+    assert is_patched(alignattn.patch(bloom(), "aa-ct"))
+    ids = torch.arange(5)[None]
+    for model in (bloom(), codegen()):
+        accelerate.dispatch_model(model, {"": "cpu"}, force_hooks=True)
+        alignattn.patch(model, "aa-ct").train()
+        if isinstance(model, transformers.BloomModel):
+            model(ids)
+            assert alignattn.alignment_loss(model) > 0
+        else:
+            with pytest.raises(AlignAttnError, match="orders queries, keys and values"):
+                model(ids)
 
 
 def test_models_without_weights_are_patched():
