@@ -15,8 +15,9 @@ FUSED = "fused"
 MASK_ARGUMENTS = ("attention_mask", "mask")
 """Names of the argument of transformers' attention modules that says which tokens may attend to which."""
 
-CROSS_ATTENTION = re.compile(r"cross_?att|encoder_attn|EncDec", re.IGNORECASE)
-"""Parts of the path of a cross-attention module, whose keys belong to other tokens than its queries."""
+CROSS_ATTENTION = re.compile(r"cross_?att|encoder_attn|EncDec|\bx_attn", re.IGNORECASE)
+"""Parts of the path of a cross-attention module, whose keys belong to other tokens than its queries, or of the class of
+it or of a module around it."""
 
 NORMS = (
     {"query": "q_norm", "key": "k_norm"},
@@ -155,10 +156,12 @@ def attention_modules(model: nn.Module, *, with_cross_attention: bool = False) -
         model: any model; without modules that `PROJECTIONS` or `FAMILIES` describe, the list is empty.
         with_cross_attention: whether to include cross-attention, whose keys belong to other tokens than its queries.
     """
+    modules = dict(model.named_modules())
+    crosses = tuple(f"{path}." for path in modules if CROSS_ATTENTION.search(f"{path} {type(modules[path]).__name__}"))
     return [
         replace(_attention_module(module, names, count, model), is_cross=is_cross)
-        for path, module in model.named_modules()
-        if with_cross_attention >= (is_cross := CROSS_ATTENTION.search(path) is not None)
+        for path, module in modules.items()
+        if with_cross_attention >= (is_cross := f"{path}.".startswith(crosses))
         for names in names_of(module)[:1]
         if (count := _count_of(module, model, ("num_attention_heads", "num_heads", "n_heads"))) is not None
     ]

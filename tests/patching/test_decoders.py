@@ -15,6 +15,7 @@ from alignattn.attention.choices import ALIGNMENTS
 from alignattn.finetuning.callbacks import query_key_distances
 from alignattn.patching import patch_of
 from alignattn.patching.collector import Collector
+from alignattn.patching.projections import attention_modules
 from alignattn.utils.errors import AlignAttnError
 
 ROW_BY_ROW = ("sparsemax", "entmax15", "entmax", "fusedmax", "csoftmax", "hard", "dot", "bilinear", "additive")
@@ -265,6 +266,21 @@ def test_cross_attention_is_aligned_on_request_with_both_masks(implementation):
     alone = ALIGNMENTS.load("moments")(8)(query, key, masks[0], key_mask=masks[1])
     found = alignattn.patching.recording.mean_alignment(calls[-1:], torch.nn.ModuleDict({"8": distance}))[0]
     torch.testing.assert_close(found, alone)
+
+
+def test_cross_attention_is_recognised_by_its_class_and_aligned_only_on_request():
+    """LXMERT names it `visual_attention.att`, Pix2Struct `encoder_decoder_attention.attention`."""
+    sizes = {"hidden_size": 24, "num_attention_heads": 3, "intermediate_size": 32, "l_layers": 1, "r_layers": 1}
+    config = transformers.LxmertConfig(vocab_size=60, **sizes, x_layers=1, visual_feat_dim=8)
+    text = {"hidden_size": 24, "d_kv": 8, "d_ff": 32, "num_layers": 1, "num_heads": 3, "initializer_range": 0.02}
+    pix2struct = transformers.Pix2StructTextModel(transformers.Pix2StructTextConfig(vocab_size=60, **text))
+    found = [[module.is_cross for module in attention_modules(pix2struct, with_cross_attention=on)] for on in (0, 1)]
+    assert found == [[False], [False, True]]
+    for on, count in ((False, 4), (True, 6)):
+        model = alignattn.patch(transformers.LxmertModel(config), "aa-ct", cross_attention=on).train()
+        model(**batch(), visual_feats=torch.randn(2, 5, 8), visual_pos=torch.rand(2, 5, 4))
+        assert [call.slots.is_cross for call in patch_of(model).collector.calls()].count(True) == count - 4
+        assert alignattn.alignment_loss(model).isfinite()
 
 
 def test_layers_without_attention_are_logged(caplog):
