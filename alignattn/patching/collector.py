@@ -99,6 +99,7 @@ class Collector:
         newest: the last recorded call.
         given_positions: the `position_ids` that the caller of the current forward passed; None if it passed none, so
             that each row is one sample.
+        labels: labels of the next forward, which a trainer may keep from the model (for label smoothing); or None.
         real_targets: which positions of the decoder are real in the current forward, by its labels; None if they do
             not tell, or `decoder_attention_mask` does.
         saw_no_gradient: whether a forward in training mode had no gradient to record.
@@ -117,6 +118,7 @@ class Collector:
         self.witness: Tensor | None = None
         self.newest = RecordedCall()
         self.given_positions: Tensor | None = None
+        self.labels: Tensor | None = None
         self.real_targets: Tensor | None = None
         self._mixed_positions: Tensor | None = None
         self._restarts: Tensor | None = None
@@ -237,7 +239,8 @@ class Collector:
             self.assign("given_positions", positions)
         # Collators for encoder-decoders pad labels and pass no mask of the decoder: later padding harms no prediction.
         if getattr(getattr(module, "config", None), "is_encoder_decoder", False):
-            labels, mask = kwargs.get("labels"), kwargs.get("decoder_attention_mask")
+            labels, mask = kwargs.get("labels", self.labels), kwargs.get("decoder_attention_mask")
+            self.assign("labels", None)
             if isinstance(labels, Tensor) and labels.dim() == 2 and mask is None:
                 self.assign("real_targets", real_targets(labels))
         if _is_traced_or_in_backward():

@@ -264,6 +264,8 @@ class AlignmentMixin(TrainerOverrides):
         compute_loss: Any = self._compute_task_loss
 
         def forward(inputs: Inputs) -> tuple[Tensor, Any]:
+            for patch in aligned_patches(self._model):
+                patch.collector.labels = inputs.get("labels")
             result = compute_loss(model, inputs, return_outputs=reads_outputs, num_items_in_batch=num_items_in_batch)
             return result if reads_outputs else (result, None)
 

@@ -57,3 +57,27 @@ def test_padding_of_the_labels_does_not_enter(model, attention, cross_attention)
     # A mask that the caller passes counts, and says the same here.
     mask = (torch.arange(LENGTHS[0]) < torch.tensor(LENGTHS)[:, None]).long()
     torch.testing.assert_close(loss_of(input_ids=sources, labels=labels, decoder_attention_mask=mask), mean)
+
+
+def test_padding_of_labels_that_the_trainer_keeps_from_the_model_does_not_enter(tmp_path):
+    """With label smoothing, transformers' Trainer takes the labels out of the batch before the forward."""
+    ids = torch.arange(3, 3 + LENGTHS[0])
+    rows = [{"input_ids": ids, "labels": ids.masked_fill(ids >= 3 + length, -100)} for length in LENGTHS]
+    losses = []
+    for smoothing in (0.0, 0.1):
+        torch.manual_seed(0)
+        model = transformers.BartForConditionalGeneration(transformers.BartConfig(vocab_size=50, **SIZES["bart"]))
+        alignattn.patch(model, "aa-moments", alignment_weight=1.0)
+        settings = {"max_steps": 1, "logging_steps": 1, "per_device_train_batch_size": 2, "report_to": "none"}
+        arguments = transformers.TrainingArguments(
+            str(tmp_path), label_smoothing_factor=smoothing, use_cpu=True, save_strategy="no", **settings
+        )
+
+        def collated(rows, model=model):
+            batch = torch.utils.data.default_collate(rows)
+            return batch | {"decoder_input_ids": model.prepare_decoder_input_ids_from_labels(batch["labels"])}
+
+        trainer = alignattn.AlignmentTrainer(model, arguments, train_dataset=rows, data_collator=collated)
+        trainer.train()
+        losses.append(trainer.state.log_history[0]["align_loss"])
+    assert losses[1] == pytest.approx(losses[0], rel=1e-6)
