@@ -189,13 +189,12 @@ def fill_slots(
         carry(model)
     state.hold_changes()
     state.hooks.append(model.register_load_state_dict_pre_hook(prepare_state))
-    if config.alignment is not None:
-        wanted = {id(layer.module) for layer in layers}
-        state.collector.paths = tuple(
-            path
-            for path, module in model.named_modules()
-            if id(module) not in wanted and wanted <= {id(part) for part in module.modules()}
-        )
+    wanted = {id(layer.module) for layer in layers}
+    state.collector.paths = tuple(
+        path
+        for path, module in model.named_modules()
+        if id(module) not in wanted and wanted <= {id(part) for part in module.modules()}
+    )
     update_taps(model)
     if isinstance(getattr(model, "config", None), PreTrainedConfig):
         # The model and its modules get copies of their configs, because other models may share the originals.

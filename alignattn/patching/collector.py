@@ -365,7 +365,10 @@ class Collector:
         batch, lengths = len(query), (query.shape[1], key.shape[1])
         before = self.proof[-1] if self.proof else self.newest
         queries = None
-        if before.query is not None and not before.slots.is_cross and before.query.shape[:2] == query.shape[:2]:
+        if self.recording is not None:
+            masks = [layer.mask for layer in self.recording.layers[-1:] if layer.mask is not None]
+            queries = next((real for real in masks if real.shape == query.shape[:2]), None)
+        elif before.query is not None and not before.slots.is_cross and before.query.shape[:2] == query.shape[:2]:
             queries = real_tokens(before.mask, batch, (lengths[0], lengths[0]))[0]
         elif isinstance(before.mask, CrossMask):
             queries = before.mask.query

@@ -339,7 +339,7 @@ class LayerSlots(AttentionVariant):
             call = self._projected_call(mask, packing, position_ids)
         if recording is not None:
             loss, diagnostics, _ = (None, {}, False) if call is None else mean_alignment([call], recording.alignments)
-            real = real_tokens(mask, lengths=(query.shape[2], key.shape[2]))
+            real = real_tokens(self._own_mask(query[:, 0], key[:, 0], mask), lengths=(query.shape[2], key.shape[2]))
             recording.layers.append(LayerRecord(loss, diagnostics, query, key, weights, *real))
         return attended, weights
 
@@ -457,11 +457,17 @@ class LayerSlots(AttentionVariant):
                 f"and {len(key)} of keys, which an alignment cannot pair"
             )
         if self.is_cross:
-            mask, position_ids = self.collector.cross_mask(query, key, mask), None
-        elif (targets := self.collector.real_targets) is not None and self.is_of_decoder:
-            # Prompts of an adapter stand before the targets.
-            mask = targets if targets.shape == query.shape[:2] else mask
-        return RecordedCall(query, key, mask, self, position_ids)
+            position_ids = None
+        return RecordedCall(query, key, self._own_mask(query, key, mask), self, position_ids)
+
+    def _own_mask(self, query: Tensor, key: Tensor, mask: AttentionMask | None) -> AttentionMask | None:
+        """Return a mask that tells the padding of queries `[B, n, …]` and keys `[B, m, …]`, also in a decoder."""
+        if self.is_cross:
+            return self.collector.cross_mask(query, key, mask)
+        targets = self.collector.real_targets
+        # Prompts of an adapter stand before the targets.
+        is_told = targets is not None and self.is_of_decoder and targets.shape == query.shape[:2]
+        return targets if is_told else mask
 
 
 def check_causal(config: AttentionConfig, name: str) -> None:

@@ -5,6 +5,7 @@ import torch
 import transformers
 
 import alignattn
+from alignattn.patching.collector import has_recording_hook
 
 SIZES = {
     "bart": {"d_model": 32, "encoder_attention_heads": 2, "decoder_attention_heads": 2, "dropout": 0.0}
@@ -57,6 +58,21 @@ def test_padding_of_the_labels_does_not_enter(model, attention, cross_attention)
     # A mask that the caller passes counts, and says the same here.
     mask = (torch.arange(LENGTHS[0]) < torch.tensor(LENGTHS)[:, None]).long()
     torch.testing.assert_close(loss_of(input_ids=sources, labels=labels, decoder_attention_mask=mask), mean)
+
+
+@pytest.mark.parametrize("attention", ["soft", "aa-ct"])
+def test_collected_records_leave_out_the_padding_of_a_decoder(model, attention):
+    labels = torch.full((2, LENGTHS[0]), 7).masked_fill(
+        torch.arange(LENGTHS[0]) >= torch.tensor(LENGTHS)[:, None], -100
+    )
+    real = labels != -100
+    alignattn.patch(model.eval(), attention, cross_attention=attention != "soft")
+    with torch.no_grad(), alignattn.collect(model) as seen:
+        model(input_ids=torch.full((2, LENGTHS[0] + 1), 5), labels=labels)
+    of_decoder = [layer for layer in seen.layers if layer.query.shape[2] == LENGTHS[0]]
+    assert len(of_decoder) == (2 if attention == "soft" else 4)
+    assert all(torch.equal(layer.mask, real) for layer in of_decoder)
+    assert not any(has_recording_hook(module) for module in model.modules())
 
 
 def test_padding_of_labels_that_the_trainer_keeps_from_the_model_does_not_enter(tmp_path):
