@@ -167,7 +167,10 @@ class DistanceLog(TrainerCallback):
             raise AlignAttnError("--log_query_key_distance needs a model with attention heads: leave it out")
         split = next(iter(evaluation.values()))
         first = range(min(DISTANCE_ROWS, len(split.encoded)))
-        self.batch = next(input_batches(trainer.task, split, split.tokenizer, first, DISTANCE_ROWS))
+        # A generative model needs the labels in its forward.
+        with_labels = trainer.task.is_generative
+        batches = input_batches(trainer.task, split, split.tokenizer, first, DISTANCE_ROWS, with_labels=with_labels)
+        self.batch = next(batches)
         self.has_balanced = reason_unbalanced(trainer.model) is None
         # First in the list: callbacks that report the logs must see the entries that this one adds.
         trainer.callback_handler.callbacks.insert(0, self)

@@ -103,6 +103,14 @@ def test_a_run_and_its_predictions_use_beam_search(task_file, tmp_path):
     assert max(likelier) > 0
 
 
+def test_the_distance_of_queries_and_keys_is_logged_for_a_generative_model(task_file, tmp_path):
+    run = tmp_path / "run"
+    words = "--model seq2seq-lstm --score additive --max_steps 2 --logging_steps 1 --log_query_key_distance true"
+    assert finetune(task_file, run, words) == 0
+    logged = json.loads((run / "trainer_state.json").read_text())["log_history"]
+    assert [entry["step"] for entry in logged if "query_key_distance" in entry] == [0, 1, 2]
+
+
 def test_max_length_truncates_targets_with_a_message_and_bounds_predictions(task_file, tmp_path, capsys):
     """One long target does not make the predictions of all rows long."""
     (tmp_path / "pairs.tsv").write_text(PAIRS + "aab\t" + " ".join("ABC" * 100) + "\n")
