@@ -152,8 +152,10 @@ def load_checkpoint(
         is_hidden = fields.get(LOADER_FIELD) == LOADING_HINT
         if is_hidden or (CHILD_NAME in fields and fields.get("output_attentions")):
             # The base implementation of the patch, for a config that names ours or asks for weights. An Auto class has
-            # no `_supports_sdpa`.
-            supports_sdpa = fields.get("model_type") not in FAMILIES and getattr(model_class, "_supports_sdpa", True)
+            # no `_supports_sdpa`; the classes of a family agree in it.
+            named = [model_class, *(getattr(transformers, name, None) for name in fields.get("architectures") or ())]
+            supports_sdpa = all(getattr(one, "_supports_sdpa", True) for one in named)
+            supports_sdpa = supports_sdpa and fields.get("model_type") not in FAMILIES
             is_eager = fields.get("output_attentions") or not supports_sdpa
             kwargs.setdefault(LOADER_FIELD, "eager" if is_eager else "sdpa")
         if is_hidden and kwargs.get("config") is None:
