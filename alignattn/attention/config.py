@@ -246,7 +246,9 @@ class AttentionConfig:
             fields["alignment_rows"] = None
         fields |= overrides
         config = cls.from_dict(fields)
-        return config if fields.get("alignment_rows") is not None else dataclasses.replace(config, alignment_rows=None)
+        if fields.get("alignment_rows") is None:
+            config = dataclasses.replace(config, alignment_rows=cast(int, None))
+        return config
 
 
 def _default_rows(alignment: str | None, options: Mapping[str, Any]) -> int:
