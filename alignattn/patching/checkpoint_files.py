@@ -62,9 +62,10 @@ def check_fills(name: str, source: str, auto_class: Any, config: PreTrainedConfi
     saved = sum(file.stat().st_size for file in weight_files(source, hub))
     if not saved:
         return
-    # A weight takes a byte at least; a checkpoint may lack a head and other parts.
+    # A weight takes a byte at least, or a bit if it is quantised; a checkpoint may lack a head and other parts.
+    fitting = saved * (8 if getattr(config, "quantization_config", None) else 1)
     parameters = sum(parameter.numel() for parameter in bare_model(auto_class, config).parameters())
-    if parameters > saved + 10**8:
+    if parameters > fitting + 10**8:
         raise AlignAttnError(
             f"the config of {name} does not match its weights: it describes {parameters:,} parameters, but the weights "
             f"take {in_megabytes(saved)}: correct it"

@@ -10,10 +10,11 @@ import pytest
 import torch
 from conftest import LOCAL_ATTACK, SPECIAL, WORDS, tiny_model
 from safetensors.torch import load_file, save_file
-from transformers import AutoModel, AutoModelForSequenceClassification, AutoTokenizer, BertTokenizer
+from transformers import AutoModel, AutoModelForSequenceClassification, AutoTokenizer, BertConfig, BertTokenizer
 
 import alignattn
 from alignattn.cli import main
+from alignattn.patching.checkpoint_files import check_fills
 from alignattn.patching.checkpoints import check_finite, load_pretrained
 from alignattn.utils.errors import AlignAttnError
 
@@ -234,3 +235,13 @@ def test_a_padded_vocabulary_and_a_missing_pooler_are_accepted(tmp_path):
     save_file(weights, tmp_path / WEIGHTS, {"format": "pt"})
     model, tokenizer = load_pretrained(str(tmp_path), AutoModelForSequenceClassification)
     assert len(tokenizer) < model.config.vocab_size
+
+
+def test_a_quantised_checkpoint_holds_several_weights_in_a_byte(tmp_path):
+    with (tmp_path / "model.safetensors").open("wb") as file:
+        file.truncate(100_000_000)
+    config = BertConfig(vocab_size=2_000_000, hidden_size=128, num_hidden_layers=1, num_attention_heads=2)
+    with pytest.raises(AlignAttnError, match="does not match its weights"):
+        check_fills("it", str(tmp_path), AutoModel, config, {})
+    config.quantization_config = {"quant_method": "bitsandbytes", "load_in_4bit": True}
+    check_fills("it", str(tmp_path), AutoModel, config, {})
