@@ -5,6 +5,7 @@ import itertools
 
 import pytest
 import torch
+import transformers
 from conftest import tiny_batch, tiny_model
 
 import alignattn
@@ -50,6 +51,23 @@ def test_it_is_the_loss_of_some_samples_the_same_in_all_layers(name):
     nearest = min(range(len(subsets)), key=lambda index: abs(losses[index] - loss).item())
     torch.testing.assert_close(loss, losses[nearest])
     torch.testing.assert_close(found, gradients(losses[nearest], model))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_it_is_that_of_some_samples_if_only_the_keys_have_padding(name):
+    """The decoder's queries have no mask, unlike the encoder's keys."""
+    sizes = {f"{side}_{size}": 2 for side in ("encoder", "decoder") for size in ("layers", "attention_heads")}
+    config = transformers.BartConfig(
+        vocab_size=99, d_model=16, encoder_ffn_dim=16, decoder_ffn_dim=16, dropout=0.0, **sizes
+    )
+    torch.manual_seed(0)
+    model = alignattn.patch(transformers.BartModel(config), f"aa-{name}", alignment_rows=ROWS, cross_attention=True)
+    batch = {key: value for key, value in tiny_batch(batch=BATCH).items() if key != "labels"}
+    batch["decoder_input_ids"] = batch["input_ids"][:, :4]
+    model.train()(**batch)
+    loss = alignattn.alignment_loss(model)
+    losses = [loss_of_rows(model, batch, rows) for rows in itertools.combinations(range(BATCH), ROWS)]
+    torch.testing.assert_close(loss, min(losses, key=lambda one: abs(one - loss).item()))
 
 
 def test_every_sample_is_drawn_as_often():
