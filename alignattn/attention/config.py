@@ -105,7 +105,9 @@ class AttentionConfig:
             raise AlignAttnError(f"alignment_weight={self.alignment_weight!r} must be a finite number of 0 or more")
         object.__setattr__(self, "alignment_weight", _plain(self.alignment_weight))
         if self.alignment_rows is None:
-            object.__setattr__(self, "alignment_rows", _default_rows(self.alignment, self.alignment_options))
+            averages = self.alignment is not None and ALIGNMENTS[self.alignment].averages_samples
+            is_drawn = averages and "points" not in self.alignment_options
+            object.__setattr__(self, "alignment_rows", DEFAULT_ROWS if is_drawn else ALL_ROWS)
         if not _is_number(self.alignment_rows, Integral) or self.alignment_rows < 0:
             raise AlignAttnError(f"alignment_rows={self.alignment_rows!r} must be a number of samples, or 0 for all")
         object.__setattr__(self, "alignment_rows", _plain(self.alignment_rows))
@@ -241,19 +243,15 @@ class AttentionConfig:
         alignment, alignment_options = fields.get("alignment"), fields.get("alignment_options", {})
         if "alignment" in overrides and fields.get("alignment_weight") == WEIGHTS.get(alignment, DEFAULT_WEIGHT):
             fields["alignment_weight"] = None
-        is_of_alignment = overrides.keys() & {"alignment", "alignment_options"}
-        if is_of_alignment and fields.get("alignment_rows") == _default_rows(alignment, alignment_options):
-            fields["alignment_rows"] = None
+        if overrides.keys() & {"alignment", "alignment_options"}:
+            default = cls(alignment=alignment, alignment_options=alignment_options)
+            if fields.get("alignment_rows") == default.alignment_rows:
+                fields["alignment_rows"] = None
         fields |= overrides
         config = cls.from_dict(fields)
         if fields.get("alignment_rows") is None:
             config = dataclasses.replace(config, alignment_rows=cast(int, None))
         return config
-
-
-def _default_rows(alignment: str | None, options: Mapping[str, Any]) -> int:
-    averages = alignment is not None and ALIGNMENTS[alignment].averages_samples
-    return DEFAULT_ROWS if averages and "points" not in options else ALL_ROWS
 
 
 def _check_choice(what: str, value: Any, choices: Any) -> None:

@@ -1,6 +1,6 @@
 """Trainers that add λ · A(Q, K) to the task loss (Zhang et al. 2021, eq. 1)."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -265,7 +265,7 @@ class AlignmentMixin(TrainerOverrides):
 
         def forward(inputs: Inputs) -> tuple[Tensor, Any]:
             for patch in aligned_patches(self._model):
-                patch.collector.labels = inputs.get("labels")
+                patch.collector.labels = inputs.get("labels") if isinstance(inputs, Mapping) else None
             result = compute_loss(model, inputs, return_outputs=reads_outputs, num_items_in_batch=num_items_in_batch)
             return result if reads_outputs else (result, None)
 
