@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from alignattn.finetuning.results import score_text
-from alignattn.finetuning.run_folder import FinishedRun, check_run_folder, read_finished_run
+from alignattn.finetuning.run_folder import FinishedRun, check_run_folder, is_run_folder, read_finished_run
 from alignattn.models import capabilities_of
 from alignattn.utils.command import Command
 from alignattn.utils.errors import AlignAttnError, check_installed, in_megabytes, one_line
@@ -56,6 +56,8 @@ def export(options: ExportOptions) -> dict[str, Any]:
 
     run, folder = read_finished_run(Path(options.run), "--run"), Path(options.output_dir)
     _check_exports(run, int8=options.int8)
+    if is_run_folder(folder) and not folder.samefile(run.folder):
+        raise AlignAttnError(f"{folder} is another run, whose tokenizer would be replaced: give another --output_dir")
     check_free(folder, (EXPORT_FILE, ONNX_FILE, INT8_FILE))
     predictor = load_predictor(run, device="cpu")
     model: Any = merge_adapters(predictor.model)

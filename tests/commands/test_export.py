@@ -2,6 +2,7 @@
 
 import json
 import random
+import shutil
 
 import numpy as np
 import onnxruntime
@@ -86,6 +87,15 @@ def test_a_slot_that_does_not_export_is_refused_by_name(attention, words, reason
     capsys.readouterr()
     assert main(["export", "--run", "run", "--output_dir", "out", *words]) == 2
     assert reason in capsys.readouterr().err
+
+
+def test_the_folder_of_another_run_is_refused_and_stays_as_it_was(train, tmp_path, capsys):
+    train("soft", "--max_steps", "1")
+    shutil.copytree("run", "other")
+    before = {path: path.read_bytes() for path in (tmp_path / "other").rglob("*") if path.is_file()}
+    assert main(["export", "--run", "run", "--output_dir", "other"]) == 2
+    assert "other is another run" in capsys.readouterr().err
+    assert {path: path.read_bytes() for path in (tmp_path / "other").rglob("*") if path.is_file()} == before
 
 
 def test_a_model_from_scratch_is_refused(tmp_path, monkeypatch, capsys):
