@@ -346,11 +346,6 @@ def _check_recorded(model: nn.Module, inputs: Inputs, calls: Sequence[RecordedCa
             raise AlignAttnError(
                 f"the attention of {name} puts tokens before samples: an alignment needs [batch, tokens, …]"
             )
-        if call.query._version or call.key._version:
-            raise AlignAttnError(
-                f"the attention of {name} changes its queries and keys in place (as clip_qkv does), which autograd "
-                "refuses for an alignment"
-            )
         given = real_tokens(call.mask, len(call.query), (call.query.shape[1], call.key.shape[1]))[0]
         if given is not None and given.shape != call.query.shape[:2]:
             raise AlignAttnError(
