@@ -170,14 +170,10 @@ def _drawn_side(rows: Tensor, mask: Tensor | None, points: int, step: Tensor) ->
 def masks_of(calls: list[Call]) -> Tensor | None:
     """Return the masks of calls of one kind, `[1 or C, 1 or 2, B, n]`; None if all tokens are real."""
     if not calls[0].is_of_same_tokens:
-        sides = [
-            (call.samples, rows, mask)
+        masks = [
+            rows.new_ones(call.samples, rows.shape[1], dtype=torch.bool) if mask is None else mask
             for call in calls
             for rows, mask in ((call.query, call.query_mask), (call.key, call.key_mask))
-        ]
-        masks = [
-            rows.new_ones(samples, rows.shape[1], dtype=torch.bool) if mask is None else mask
-            for samples, rows, mask in sides
         ]
         padded = [F.pad(mask, (0, calls[0].length - mask.shape[1])) for mask in masks]
         return torch.stack(padded).unflatten(0, (-1, 2))
