@@ -230,7 +230,7 @@ class AlignmentMixin(TrainerOverrides):
         patches = aligned_patches(self._model)
         for patch in patches:
             patch.collector.take()  # left by a forward pass before this step
-        task_loss, outputs, extra = self._task_loss(model, inputs, return_outputs, num_items_in_batch)
+        task_loss, outputs, extra = self._task_loss(model, patches, inputs, return_outputs, num_items_in_batch)
         loss = task_loss = weighted(task_loss, of_one if self._is_scaled else task_weight)
         parts: dict[str, Tensor | float] = {}
         for method, extra_loss in extra:
@@ -253,7 +253,12 @@ class AlignmentMixin(TrainerOverrides):
         return (loss, outputs) if return_outputs else loss
 
     def _task_loss(
-        self, model: nn.Module, inputs: Inputs, return_outputs: bool, num_items_in_batch: Tensor | int | None
+        self,
+        model: nn.Module,
+        patches: list[Patch],
+        inputs: Inputs,
+        return_outputs: bool,
+        num_items_in_batch: Tensor | int | None,
     ) -> tuple[Tensor, Any, list[tuple[TrainingMethod, Tensor]]]:
         """Return the task's loss of a batch, the outputs if they are needed, and the training methods' extra losses."""
         if not self._is_scaled:
@@ -264,7 +269,7 @@ class AlignmentMixin(TrainerOverrides):
         compute_loss: Any = self._compute_task_loss
 
         def forward(inputs: Inputs) -> tuple[Tensor, Any]:
-            for patch in aligned_patches(self._model):
+            for patch in patches:
                 patch.collector.labels = inputs.get("labels") if isinstance(inputs, Mapping) else None
             result = compute_loss(model, inputs, return_outputs=reads_outputs, num_items_in_batch=num_items_in_batch)
             return result if reads_outputs else (result, None)
