@@ -72,6 +72,7 @@ from alignattn.training.options import AlignmentTrainingOptions
 from alignattn.utils.errors import AlignAttnError, check_installed, listing
 from alignattn.utils.files import check_encoding, plain_suffix
 from alignattn.utils.options import (
+    GIVEN,
     REQUIRED,
     Count,
     InputDir,
@@ -791,11 +792,13 @@ class RunOptions(Options):
         model: the model and its attention.
         data: the task and its rows.
         training: the training of the model on the rows.
+        given: the names of the options that were given, and not derived; None if they are not known.
     """
 
     model: ModelOptions
     data: DataOptions
     training: TrainingOptions
+    given: frozenset[str] | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -959,7 +962,8 @@ class RunOptions(Options):
     def of_seed(self, seed: int) -> Self:
         """Return the options of the run of one seed of the call."""
         folder = str(self.output_dir / f"{SEED_FOLDER_PREFIX}{seed}")
-        return replace(self, training=replace(self.training, seeds=None, seed=seed, output_dir=folder))
+        given = None if self.given is None else self.given - {"seeds"} | {"seed"}
+        return replace(self, training=replace(self.training, seeds=None, seed=seed, output_dir=folder), given=given)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the options as plain types, without the secret and without options left at a default of None."""
@@ -972,8 +976,10 @@ class RunOptions(Options):
         }
 
     def to_yaml(self) -> str:
-        """Return the options as YAML that `--config` reads back."""
-        text: str = yaml.safe_dump(self.to_dict(), sort_keys=True, allow_unicode=True)
+        """Return the options as YAML that `--config` reads back, with the names of those that were given."""
+        values = self.to_dict()
+        given = {} if self.given is None else {GIVEN: sorted(self.given & values.keys())}
+        text: str = yaml.safe_dump(values | given, sort_keys=True, allow_unicode=True)
         return text
 
     def differences(self, written: Mapping[str, Any]) -> list[str]:
@@ -986,7 +992,7 @@ class RunOptions(Options):
         theirs = {name: list(value) if isinstance(value, tuple) else value for name, value in defaults.items()}
         theirs |= written
         mine = self.to_dict()
-        passed_over = {"disable_tqdm", "report_to", *(each.name for each in declared if each.may_differ)}
+        passed_over = {GIVEN, "disable_tqdm", "report_to", *(each.name for each in declared if each.may_differ)}
         if not self.training.acts_on_evaluations:
             passed_over |= {"eval_strategy", "eval_steps"}
         differing = {name for name in mine | theirs if mine.get(name) != theirs.get(name)} - passed_over

@@ -170,7 +170,7 @@ def read_run_options(folder: Path) -> RunOptions:
     Args:
         folder: the folder of the run.
     """
-    values = read_options_file(RunOptions, folder / CONFIG_FILE)
+    values = read_options_file(RunOptions, folder / CONFIG_FILE, with_derived=True)
     return resolve(RunOptions, values | {"output_dir": folder})
 
 

@@ -63,6 +63,10 @@ NamedValue = Annotated[str, ("metavar", NAMED_VALUE)]
 OPTION = "option"
 """Key of an option in the metadata of its field."""
 
+GIVEN = "given"
+"""Key of a written file of options, and field of a dataclass that writes one: the names of the options that were given
+to `resolve`. The values of the others were derived from them."""
+
 OTHERS = "transformers"
 """The field of a dataclass with `Options.other_parser`: the given values of the other library's options, by name."""
 
@@ -418,7 +422,10 @@ def resolve(options: type[S], values: Mapping[str, Any]) -> S:
     resolved = _build(options, given, {})
     check_together(known, values_of(resolved))
     others = checked_values(options, {name: value for name, value in values.items() if name not in known})
-    return _build(options, given, others) if others else resolved
+    resolved = _build(options, given, others) if others else resolved
+    if any(own.name == GIVEN for own in dataclasses.fields(options)):
+        object.__setattr__(resolved, GIVEN, frozenset(values))
+    return resolved
 
 
 def _build(options: type[S], given: Mapping[str, Any], others: Mapping[str, Any]) -> S:
@@ -460,13 +467,26 @@ def check_together(known: Mapping[str, Option], values: Mapping[str, Any]) -> No
             )
 
 
-def read_options_file(options: type[Options], path: Path) -> dict[str, Any]:
-    """Return the checked values by name of a YAML file of options; error messages start with the file's name."""
+def read_options_file(options: type[Options], path: Path, *, with_derived: bool = False) -> dict[str, Any]:
+    """Return the checked values by name of a YAML file of options; error messages start with the file's name.
+
+    Args:
+        options: the dataclass of options.
+        path: the file.
+        with_derived: whether to return the values that a run derived from its given options, too. Without them, a call
+            that adds an option derives them anew; a value that was changed by hand, or by other defaults, stays.
+    """
     values = read_yaml(path, "give a YAML file to --config")
+    names = values.pop(GIVEN, None)
     try:
-        return checked_values(options, values)
+        values = checked_values(options, values)
     except AlignAttnError as error:
         raise AlignAttnError(f"{path}: {error}") from error
+    if with_derived or names is None:
+        return values
+    given = {name: value for name, value in values.items() if name in names}
+    derived = {name: known.default for name, known in options_of(options).items()} | {**options.implied(given)}
+    return {name: value for name, value in values.items() if name in given or value != derived.get(name)}
 
 
 class OneLineErrorParser(argparse.ArgumentParser):

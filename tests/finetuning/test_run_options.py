@@ -21,6 +21,7 @@ from alignattn.commands import get_command
 from alignattn.commands.reproduce.experiment import Experiment
 from alignattn.commands.reproduce.folder import RunFolder
 from alignattn.finetuning.options import ModelOptions, RunOptions
+from alignattn.finetuning.run_folder import read_run_options
 from alignattn.finetuning.training_arguments import (
     SET_BY_ALIGNATTN,
     check_sharding,
@@ -197,6 +198,34 @@ class TestSameRun:
         path.write_text(options.to_yaml(), encoding="utf-8")
         assert get_command("finetune").parse(["--config", str(path)]) == options
         assert options.differences(yaml.safe_load(options.to_yaml())) == []
+
+    @pytest.mark.parametrize("added", [
+        ("--class_weights", "balanced"), ("--early_stopping_patience", "2"), ("--save_total_limit", "3"),
+        ("--model", "lstm"), ("--max_train_samples", "10"),
+    ])  # fmt: skip
+    def test_an_option_added_to_the_config_of_a_run_implies_what_it_implies_without_one(
+        self, tmp_path: Path, added: tuple[str, ...]
+    ):
+        path = tmp_path / "config.yaml"
+        (run,) = self.options("--seeds", "3").runs()
+        path.write_text(run.to_yaml(), encoding="utf-8")
+        again = get_command("finetune").parse(["--config", str(path), *added])
+        assert again == self.options("--seed", "3", "--output_dir", str(run.output_dir), *added)
+
+    def test_given_and_edited_values_of_the_config_of_a_run_stay(self, tmp_path: Path):
+        path, added = tmp_path / "config.yaml", ("--class_weights", "balanced")
+        path.write_text(self.options("--max_grad_norm", "1.0").to_yaml(), encoding="utf-8")
+        assert self.options("--config", str(path), *added).training.max_grad_norm == 1
+        edited = yaml.safe_load(self.options().to_yaml()) | {"max_grad_norm": 0.5, "warmup_steps": 7}
+        path.write_text(yaml.safe_dump(edited), encoding="utf-8")
+        training = self.options("--config", str(path), *added).training
+        assert (training.max_grad_norm, training.warmup_steps) == (0.5, 7)
+
+    def test_the_options_of_a_run_are_those_it_had_whatever_they_would_follow_from(self, tmp_path: Path):
+        options = self.options("--output_dir", str(tmp_path))
+        of_other_defaults = yaml.safe_load(options.to_yaml()) | {"warmup_steps": 0.25}
+        (tmp_path / "config.yaml").write_text(yaml.safe_dump(of_other_defaults), encoding="utf-8")
+        assert read_run_options(tmp_path).training.warmup_steps == 0.25
 
     def test_an_option_that_a_config_lacks_counts_at_its_default(self):
         squad = ("--task", "squad")
