@@ -35,10 +35,12 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=13, help="repeats of the training step")
     parser.add_argument("--decodings", type=int, default=400, help="repeats of the decoding step")
     parser.add_argument("--vocabulary", type=int, default=32_000, help="vocabulary size (default: Llama 2's 32,000)")
+    parser.add_argument("--alignment_rows", type=int, help="drawn rows of the batch (default: 8, so all 4)")
     options = parser.parse_args()
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    models = {name: small_llama(name, options.vocabulary) for name in (PLAIN, PLAIN_AGAIN, *ALIGNMENTS)}
+    names = (PLAIN, PLAIN_AGAIN, *ALIGNMENTS)
+    models = {name: small_llama(name, options.vocabulary, options.alignment_rows) for name in names}
     batch = torch.randint(4, options.vocabulary, STEP_SHAPE)
     prompt = torch.randint(4, options.vocabulary, PROMPT_SHAPE)
     steps = {name: lambda model=model, name=name: train(model, batch, name) for name, model in models.items()}
@@ -54,7 +56,7 @@ def main() -> None:
         compare("decoding step", turns, options.decodings)
 
 
-def small_llama(attention: str, vocabulary: int) -> Any:
+def small_llama(attention: str, vocabulary: int, rows: int | None) -> Any:
     """Return a Llama with the same random weights for every attention."""
     torch.manual_seed(1)
     config = LlamaConfig(
@@ -69,7 +71,7 @@ def small_llama(attention: str, vocabulary: int) -> Any:
         eos_token_id=None,
     )
     model = LlamaForCausalLM(config)
-    return alignattn.patch(model, attention) if attention in ALIGNMENTS else model
+    return alignattn.patch(model, attention, alignment_rows=rows) if attention in ALIGNMENTS else model
 
 
 def train(model: Any, batch: torch.Tensor, attention: str) -> None:

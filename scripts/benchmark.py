@@ -28,7 +28,7 @@ import torch
 from torch import Tensor, nn
 from transformers import AutoModelForSequenceClassification, BertConfig, PreTrainedModel
 
-from alignattn.attention.config import PLAIN_ATTENTION, PRESETS
+from alignattn.attention.config import ALL_ROWS, PLAIN_ATTENTION, PRESETS, AttentionConfig
 from alignattn.models.lengths import most_positions
 from alignattn.patching import has_alignment, patch, step_alignments
 from alignattn.patching.checkpoints import load_checkpoint, load_config, loading
@@ -330,6 +330,7 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--output_dir", type=Path, required=True, help="folder of the results")
     parser.add_argument("--model", default="bare-minilm", help=f"folder, Hub id or one of {', '.join(BARE_MODELS)}")
     parser.add_argument("--attentions", nargs="+", default=list(PRESETS), help="presets or slots (default: presets)")
+    parser.add_argument("--alignment_rows", type=int, help="drawn rows of gan, ot and ct (default: 8); 0: all")
     parser.add_argument("--shapes", nargs="+", default=["16x128", "4x512"], metavar="ROWSxTOKENS")
     parser.add_argument("--repeats", type=int, default=20, help="timed steps of each attention (default: 20)")
     parser.add_argument("--warmup", type=int, default=3, help="steps before them, at least 1 (default: 3)")
@@ -366,13 +367,16 @@ def run(options: argparse.Namespace) -> None:
     compile_options = None if options.compile is None else {"mode": options.compile}
     dtype = getattr(torch, options.dtype)
     attentions = dict.fromkeys([PLAIN_ATTENTION, *options.attentions])
-    subjects = [Subject(name, model, options.device, dtype, compile_options) for name in attentions]
+    subjects, rows = [], {} if options.alignment_rows is None else {"alignment_rows": options.alignment_rows}
+    for name in attentions:
+        draws = AttentionConfig.resolve(name).alignment_rows != ALL_ROWS
+        subjects.append(Subject(name, model, options.device, dtype, compile_options, **(rows if draws else {})))
     machine = torch.cuda.get_device_name() if options.device == "cuda" else platform.machine()
     if options.device == "cpu" and (cpu_info := Path("/proc/cpuinfo")).exists():
         names = [line.partition(": ")[2] for line in cpu_info.read_text().splitlines() if line.startswith("model name")]
         machine = names[0] if names else machine
     # The load is the mean number of running and waiting processes in the minute before: a busy machine is noisy.
-    set_by_options = ("repeats", "model", "dropout", "dtype", "compile", "device", "threads")
+    set_by_options = ("repeats", "alignment_rows", "model", "dropout", "dtype", "compile", "device", "threads")
     conditions = {name: publishable(getattr(options, name)) for name in set_by_options}
     conditions |= {"machine": machine, "load": round(os.getloadavg()[0], 2), "torch": torch.__version__}
     said = ", ".join(f"{name} {value}" for name, value in conditions.items() if value is not None)

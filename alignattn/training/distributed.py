@@ -88,10 +88,11 @@ def reach_alignment_from_output(model: nn.Module) -> RemovableHandle:
         The handle by which the hook is removed after training.
     """
 
+    parameters = alignment_parameters(model)
+
     def reach(module: nn.Module, _inputs: Any, output: Any) -> Any:
         if not module.training or not torch.is_grad_enabled():
             return output
-        parameters = alignment_parameters(module)
 
         def reaching(value: Tensor) -> Tensor:
             return _Reach.apply(value, *parameters)  # type: ignore[no-untyped-call]

@@ -9,9 +9,6 @@ import alignattn
 
 pytestmark = [pytest.mark.cuda, needs_gpu]
 
-WAITS = "aa-moments"
-"""The alignment whose eigenvalues the host checks."""
-
 
 def patched(preset, device):
     model = tiny_model("bert", hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
@@ -44,7 +41,7 @@ def test_a_compiled_loss_is_that_of_eager_mode(preset):
     torch.testing.assert_close(found, step(patched(preset, "cuda"), "cuda"), rtol=1e-3, atol=1e-4)
 
 
-@pytest.mark.parametrize("preset", [name for name in ALIGNED if name != WAITS])
+@pytest.mark.parametrize("preset", ALIGNED)
 def test_the_loss_never_waits_for_the_device(preset):
     model, batch = patched(preset, "cuda"), on("cuda")
     step(model, "cuda")
