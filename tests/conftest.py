@@ -38,12 +38,19 @@ import torch
 import transformers
 from browser import browser  # noqa: F401
 from filelock import FileLock
+from hypothesis import HealthCheck, settings
 from needs import SHARED, pytest_make_collect_report, pytest_runtest_makereport, skip_without  # noqa: F401
 from tally import pytest_terminal_summary, trying  # noqa: F401
 
 from alignattn.attention.choices import ALIGNMENTS
 from alignattn.attention.config import PRESETS
 from alignattn.reports.plots import can_draw
+
+# The same examples on every machine, and a busy one may take its time.
+settings.register_profile(
+    "every machine", derandomize=True, database=None, deadline=None, suppress_health_check=list(HealthCheck)
+)
+settings.load_profile("every machine")
 
 ROOT = Path(__file__).resolve().parent.parent
 VOCABULARY = 50

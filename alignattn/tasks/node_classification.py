@@ -73,15 +73,17 @@ class NodeClassification(LabelledTask):
             raise AlignAttnError(f"{path} has no nodes of split {name!r}: choose others with --evaluation_splits")
         return self._rows(str(path), graph, nodes), f"split {name!r} of {path}"
 
-    def read_rows(self, path: Path, encoding: str | None) -> FileRows:
+    def read_rows(
+        self, path: Path, encoding: str | None, *, cache_dir: str | None = None, is_labelled: bool = False
+    ) -> FileRows:
         """Return all nodes of a graph's file with their labels, or the rows of a table of graphs and nodes."""
         import numpy as np
 
         from alignattn.tasks.nodes.graph import read_graph
-        from alignattn.tasks.reading import FileRows, read_rows
+        from alignattn.tasks.reading import FileRows
 
         if path.suffix.lower() != NPZ:
-            return read_rows(path, encoding=encoding)
+            return super().read_rows(path, encoding, cache_dir=cache_dir, is_labelled=is_labelled)
         # As in a table next to the graph: `locate` adds the folder.
         graph = read_graph(path)
         return FileRows(self._rows(path.name, graph, np.arange(graph.num_nodes)))
@@ -96,12 +98,18 @@ class NodeClassification(LabelledTask):
         """Return nothing: the labels of a graph are class numbers, whatever the class names."""
         return {}
 
+    def normalise(self, dataset: datasets.Dataset) -> datasets.Dataset:
+        """Return the rows with node numbers as integers."""
+        return super().normalise(self.normalise_inputs(dataset))
+
     def normalise_inputs(self, dataset: datasets.Dataset) -> datasets.Dataset:
         """Return the rows with node numbers as integers; CSV files and the command line have them as text."""
+        import datasets
+
         from alignattn.tasks.reading import dataset_of
 
         nodes = [int(node) if isinstance(node, str) and node.isdecimal() else node for node in dataset[NODE][:]]
-        return dataset_of({GRAPH: dataset[GRAPH][:], NODE: nodes})
+        return datasets.concatenate_datasets([dataset.remove_columns(NODE), dataset_of({NODE: nodes})], axis=1)
 
     def input_problems(self, dataset: datasets.Dataset, *, may_be_empty: bool) -> dict[int, str]:
         """Return the rows without the path of a graph, and those whose node is not in their graph."""

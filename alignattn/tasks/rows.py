@@ -401,7 +401,7 @@ def _read_split(task: Task, name: str, data_dir: str | Path | None, cache_dir: s
 
 
 def _read_file(task: Task, path: Path, cache_dir: str | None, encoding: str | None = None) -> _RawSplit:
-    rows = read_rows(path, cache_dir, encoding=encoding, read_folder=task.read_folder)
+    rows = task.read_rows(path, encoding, cache_dir=cache_dir, is_labelled=True)
     problems = rows.problems_in(task.columns())
     # The good rows define the task, so there must be some.
     list_bad_rows(problems, str(path), len(rows.dataset), skip=True)

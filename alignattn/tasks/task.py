@@ -259,11 +259,13 @@ class Task(ABC):
         """Return the rows of a split and their origin if this type has its own reader for them, otherwise None."""
         return None
 
-    def read_rows(self, path: Path, encoding: str | None) -> FileRows:
-        """Return the rows of a user's file, which may lack labels."""
+    def read_rows(
+        self, path: Path, encoding: str | None, *, cache_dir: str | None = None, is_labelled: bool = False
+    ) -> FileRows:
+        """Return the rows of a user's file, which may lack labels; arguments as for `reading.read_rows`."""
         from alignattn.tasks.reading import read_rows
 
-        return read_rows(path, encoding=encoding, read_folder=self.read_folder, is_labelled=False)
+        return read_rows(path, cache_dir, encoding=encoding, read_folder=self.read_folder, is_labelled=is_labelled)
 
     def read_folder(self, folder: Path, encoding: str | None) -> FileRows:
         """Return the rows of a folder with a folder per class."""

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from damage import broken_json, broken_parquet, broken_safetensors, broken_table, broken_yaml
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from made import CHECKPOINT, COMMANDS
 
@@ -103,7 +103,7 @@ def test_a_command_succeeds_or_is_refused_in_one_line(
     whole = (here / "made" / file).read_bytes()
     assert code_with(whole) == (0, 0)  # a command that refuses every file would test nothing
 
-    @settings(max_examples=EXAMPLES, derandomize=True, database=None, deadline=None, suppress_health_check=HealthCheck)
+    @settings(max_examples=EXAMPLES)
     @given(broken(whole))
     def give(content: bytes) -> None:
         with trying(f"a whole command: {case}"):

@@ -17,7 +17,7 @@ from damage import (
     broken_table,
     broken_yaml,
 )
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from made import CHECKPOINT, COMMANDS, TRAINING
 from transformers import AutoModelForSequenceClassification
@@ -246,13 +246,7 @@ def test_a_broken_file_is_read_or_refused_in_one_line(name: str, here: Path, try
         path.write_bytes(form.whole)
     form.read(path)  # a whole file is read
 
-    @settings(
-        max_examples=EXAMPLES_OF_MODELS if name in MODELS else EXAMPLES,
-        derandomize=True,
-        database=None,
-        deadline=None,
-        suppress_health_check=HealthCheck,
-    )
+    @settings(max_examples=EXAMPLES_OF_MODELS if name in MODELS else EXAMPLES)
     @given(form.broken(path.read_bytes()))
     def give(content: bytes) -> None:
         path.write_bytes(content)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import yaml
 from damage import LARGEST, texts, values
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from alignattn.commands import COMMANDS, get_command
@@ -68,7 +68,7 @@ def test_a_value_is_accepted_or_refused_in_one_line(command: Command, option: Op
     }
     path = tmp_path / "options.yaml"
 
-    @settings(max_examples=EXAMPLES, derandomize=True, database=None, deadline=None, suppress_health_check=HealthCheck)
+    @settings(max_examples=EXAMPLES)
     @given(st.one_of(texts, objects, near(option)))
     def give(value: Any) -> None:
         with trying("an option, given by a program"):
@@ -95,9 +95,7 @@ def test_words_in_any_order_are_accepted_or_refused_in_one_line(command: Command
     names = [f"--{name}" for name in options_of(command.options)]
     words = st.sampled_from(names) | texts | st.text(string.printable, max_size=8)
 
-    @settings(
-        max_examples=4 * EXAMPLES, derandomize=True, database=None, deadline=None, suppress_health_check=HealthCheck
-    )
+    @settings(max_examples=4 * EXAMPLES)
     @given(st.lists(words, max_size=8))
     def give(line: list[str]) -> None:
         with trying("a line of words"):

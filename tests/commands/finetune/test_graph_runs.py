@@ -2,9 +2,11 @@
 
 import json
 import re
+import shutil
 from contextlib import nullcontext
 from types import SimpleNamespace
 
+import numpy as np
 import pandas as pd
 import pytest
 import torch
@@ -86,6 +88,28 @@ def test_a_run_its_card_and_its_predictions(graph, finetune, tmp_path, monkeypat
         error = capsys.readouterr().err
         assert message in error
         assert len(error.splitlines()) == 1
+
+
+def test_rows_of_a_table_are_those_of_the_graph(graph, finetune, tmp_path):
+    """A CSV file has the numbers of nodes and classes as text."""
+    labels = np.load(graph)["labels"]
+    for name, nodes in (("mine", range(NODES)), ("even", range(0, NODES, 2))):
+        lines = ["graph,node,label", *(f"mine.npz,{node},{labels[node]}" for node in nodes)]
+        (tmp_path / f"{name}.csv").write_text("\n".join(lines) + "\n")
+    assert finetune("--attention soft --num_train_epochs 3") == 0
+    calibrations, folder = [], tmp_path / "run" / "calibration"
+    for rows in ("mine.npz", "mine.csv"):
+        words = f"calibrate --run {folder.parent} --rows {tmp_path / rows} --skip_bad_rows --resamples 10"
+        assert main(words.split()) == 0
+        calibrations.append(json.loads((folder / "calibration.json").read_text())["files"][0]["splits"])
+        shutil.rmtree(folder)
+    assert calibrations[0] == calibrations[1]
+    files = f"--train_file {tmp_path / 'even.csv'} --validation_file {tmp_path / 'mine.npz'}"
+    assert finetune(f"--attention soft --num_train_epochs 3 {files}", folder="own") == 0
+    own = json.loads((tmp_path / "own" / "results.json").read_text())
+    is_labelled = labels >= 0
+    assert own["train_rows"] == is_labelled[::2].sum()
+    assert own["evaluation_rows"] == {"validation": is_labelled.sum()}
 
 
 def test_a_run_resumed_from_a_checkpoint_ends_with_the_same_weights(finetune, tmp_path):
