@@ -67,7 +67,7 @@ def patch(model: PreTrainedModel, attention: str | AttentionConfig = "aa-ct", **
     lift_guard(model)
     is_in_memory = can_probe(model)
     found = probe(model) if is_in_memory else None
-    _check_layers(model, layers)
+    _check_layers(model, layers, config)
     check_budget(config, type(model).__name__)
     if "points" in config.alignment_options and config.choices["alignment"].averages_samples:
         raise AlignAttnError(
@@ -162,7 +162,7 @@ def _layers_to_patch(model: PreTrainedModel, config: AttentionConfig) -> list[At
     return [layers[index] for index in config.layers]
 
 
-def _check_layers(model: PreTrainedModel, layers: list[AttentionModule]) -> None:
+def _check_layers(model: PreTrainedModel, layers: list[AttentionModule], config: AttentionConfig) -> None:
     name = type(model).__name__
     if any(hasattr(layer.module, "original_module") for layer in layers):
         raise AlignAttnError(
@@ -180,6 +180,13 @@ def _check_layers(model: PreTrainedModel, layers: list[AttentionModule]) -> None
             raise AlignAttnError(
                 f"{type(layer.module).__name__} of {name} projects to {shown} features, "
                 f"which are not {heads.count} heads of queries and {heads.key_count} of keys of one size"
+            )
+        # DBRX's module has the bound, OLMo's config.
+        clip = getattr(layer.module, "clip_qkv", getattr(getattr(layer.module, "config", None), "clip_qkv", None))
+        if config.alignment is not None and clip is not None:
+            raise AlignAttnError(
+                f"{type(layer.module).__name__} of {name} clips queries and keys after their projections, where an "
+                f"alignment reads them: set clip_qkv={clip:g} of its config to None, or leave the alignment out"
             )
 
 

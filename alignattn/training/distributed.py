@@ -87,7 +87,6 @@ def reach_alignment_from_output(model: nn.Module) -> RemovableHandle:
     Returns:
         The handle by which the hook is removed after training.
     """
-
     parameters = alignment_parameters(model)
 
     def reach(module: nn.Module, _inputs: Any, output: Any) -> Any:

@@ -181,6 +181,22 @@ def test_patch_and_unpatch_keep_the_random_numbers_and_the_mode():
     assert [module.training for module in model.modules()] == modes
 
 
+@pytest.mark.parametrize("family", ["Olmo", "Olmoe", "Dbrx"])
+def test_an_alignment_is_refused_where_queries_and_keys_are_clipped_after_their_projections(family):
+    def small(clip):
+        fields = SIZES | {"clip_qkv": clip}
+        if family == "Dbrx":
+            attends = {"clip_qkv": clip, "kv_n_heads": 2, "rope_theta": 1e4}
+            feeds = {"ffn_hidden_size": 32, "moe_num_experts": 2, "moe_top_k": 1}
+            fields = {"vocab_size": 50, "d_model": 24, "n_heads": 4, "n_layers": 1, "attn_config": attends}
+            fields |= {"ffn_config": feeds}
+        return getattr(transformers, f"{family}Model")(getattr(transformers, f"{family}Config")(**fields))
+
+    with pytest.raises(AlignAttnError, match=f"{family}Attention of {family}Model clips queries and keys .*clip_qkv=8"):
+        alignattn.patch(small(8.0), "aa-ct")
+    assert is_patched(alignattn.patch(small(None), "aa-ct"))
+
+
 def test_a_fused_projection_in_another_order_is_refused_at_the_patch_or_at_the_first_forward():
     """CodeGen orders queries, values and keys by parts. Neither model calls transformers' attention interface."""
     with pytest.raises(AlignAttnError, match="CodeGenAttention of CodeGenModel orders queries, keys and values"):
