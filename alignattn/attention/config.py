@@ -49,7 +49,8 @@ class AttentionConfig:
         alignment_options: keyword arguments of the alignment's class, such as `{"epsilon": 0.05}` for `ot`.
         alignment_rows: the maximum number of samples of a forward, and of a process, from which `gan`, `ot` and `ct`
             compute their loss; they are drawn anew for each loss. Their loss is a mean over samples, so it stays
-            unbiased. 0 = all; by default 8, and 0 with other alignments and with `points`.
+            unbiased. 0 = all; by default 8, and 0 with other alignments and with `points`. A model that attends in
+            windows, such as Swin, has a sample for each window.
         head_reduction: `sum` (the paper's text) or `mean` (its code) over a layer's heads.
         gradient_scope: which parameters the alignment loss trains: `projections`, the weights and biases of the query
             and key projections; `all`, also everything below them, as in the paper's code.

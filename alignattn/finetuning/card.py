@@ -212,6 +212,8 @@ def _description(
         rows["λ"] = f"{attention.alignment_weight:g}"
         rows["gradient scope"] = _code(attention.gradient_scope, f": {SCOPES[attention.gradient_scope]}")
         rows["reduction over heads"] = attention.head_reduction
+        if attention.choices["alignment"].averages_samples:
+            rows["rows of a loss"] = f"{attention.alignment_rows or 'all'} of each batch"
     return rows | {"layers": "all" if attention.layers is None else ", ".join(map(str, attention.layers))}
 
 

@@ -24,7 +24,7 @@ from alignattn.attention.choices import (
     HeadReduction,
     choices_with,
 )
-from alignattn.attention.config import PLAIN, PLAIN_ATTENTION, PRESETS, AttentionConfig, GradientScope
+from alignattn.attention.config import ALL_ROWS, PLAIN, PLAIN_ATTENTION, PRESETS, AttentionConfig, GradientScope
 from alignattn.finetuning.results import CONFIG_FILE, RESULTS_FILE, SEED_FOLDER_PREFIX, TASK_FILE, has_begun
 from alignattn.models import (
     AT_RANDOM,
@@ -767,6 +767,14 @@ class ModelOptions(Options):
             raise AlignAttnError(f"--crf is for token-classification, and task {task.name!r} is {task.kind}")
 
 
+def drawn_by_default(values: Mapping[str, Any]) -> int:
+    """Return the number of rows that the attention of given options draws by default; 0 for all, or if it is wrong."""
+    names = options_of(ModelOptions).keys() & values.keys() - {"alignment_rows"}
+    with suppress(AlignAttnError):
+        return ModelOptions(**{name: values[name] for name in names}).attention_config.alignment_rows
+    return ALL_ROWS
+
+
 def _named_values(name: str, entries: Sequence[str]) -> dict[str, Any]:
     values = {}
     for entry in entries:
@@ -859,6 +867,9 @@ class RunOptions(Options):
         """Return the defaults that follow from the given values: of the model, a folder, and what is evaluated."""
         get = values.get
         implied = dict(capabilities_of(str(get("model"))).training_defaults)
+        if get("model") is not None and (drawn := drawn_by_default(values)) != ALL_ROWS:
+            # A run says it, because a later version may draw another number.
+            implied["alignment_rows"] = drawn
         if get("max_train_samples") is not None or get("max_eval_samples") is not None:
             implied["take"] = DRAWN
         task, folder = get("task"), get("train_file")
@@ -992,14 +1003,17 @@ class RunOptions(Options):
         theirs = {name: list(value) if isinstance(value, tuple) else value for name, value in defaults.items()}
         theirs |= written
         mine = self.to_dict()
+        if "alignment_rows" in mine and theirs["alignment_rows"] is None:
+            # As in `read_run_options`.
+            theirs["alignment_rows"] = ALL_ROWS
         passed_over = {GIVEN, "disable_tqdm", "report_to", *(each.name for each in declared if each.may_differ)}
         if not self.training.acts_on_evaluations:
             passed_over |= {"eval_strategy", "eval_steps"}
         differing = {name for name in mine | theirs if mine.get(name) != theirs.get(name)} - passed_over
         if differing & NAMES_OF_ATTENTION:
             with suppress(AlignAttnError):
-                names = options_of(ModelOptions).keys() & written.keys()
-                if ModelOptions(**{name: written[name] for name in names}).attention_config == self.attention:
+                names = options_of(ModelOptions).keys() & theirs.keys()
+                if ModelOptions(**{name: theirs[name] for name in names}).attention_config == self.attention:
                     differing -= NAMES_OF_ATTENTION
         return sorted(differing)
 

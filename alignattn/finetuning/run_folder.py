@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
+from alignattn.attention.config import ALL_ROWS
 from alignattn.finetuning.options import RunOptions
 from alignattn.finetuning.results import (
     CONFIG_FILE,
@@ -171,7 +172,8 @@ def read_run_options(folder: Path) -> RunOptions:
         folder: the folder of the run.
     """
     values = read_options_file(RunOptions, folder / CONFIG_FILE, with_derived=True)
-    return resolve(RunOptions, values | {"output_dir": folder})
+    # Before it was written, all rows were the default.
+    return resolve(RunOptions, {"alignment_rows": ALL_ROWS, **values, "output_dir": folder})
 
 
 def check_output_dir(options: RunOptions) -> None:

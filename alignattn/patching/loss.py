@@ -68,7 +68,7 @@ def step_alignments(model: nn.Module) -> list[tuple[Patch, Tensor, dict[str, Ten
     for state, calls in recorded:
         rows = state.config.alignment_rows
         distance, diagnostics, drew = mean_alignment(calls, state.alignments, rows, state.step if rows else None)
-        if drew and state.training:
+        if drew:
             state.step += 1
         parts.append((state, distance, diagnostics))
     return parts

@@ -126,7 +126,8 @@ def mean_alignment(
         chosen = None
         if step is not None and len(query) > rows:
             same_masks = (draw for draw in draws if draw[0][0] is sides[0] and draw[0][1] is sides[1])
-            if (draw := next((draw for draw in same_masks if draw[1] == len(query)), None)) is None:
+            alike = (draw for draw in same_masks if draw[1] == len(query) and draw[2].device == query.device)
+            if (draw := next(alike, None)) is None:
                 # Samples of padding are drawn last.
                 real_samples = [mask.any(dim=-1) for mask in dict.fromkeys(sides) if mask is not None]
                 are_real = torch.stack(real_samples).all(dim=0) if real_samples else None

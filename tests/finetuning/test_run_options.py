@@ -227,6 +227,19 @@ class TestSameRun:
         (tmp_path / "config.yaml").write_text(yaml.safe_dump(of_other_defaults), encoding="utf-8")
         assert read_run_options(tmp_path).training.warmup_steps == 0.25
 
+    def test_a_run_says_how_many_rows_it_draws_and_one_that_does_not_used_all(self, tmp_path: Path):
+        options = self.options("--output_dir", str(tmp_path))
+        written = yaml.safe_load(options.to_yaml())
+        assert written["alignment_rows"] == 8
+        path = tmp_path / "config.yaml"
+        path.write_text(yaml.safe_dump(written), encoding="utf-8")
+        assert self.options("--config", str(path), "--attention", "aa-moments").attention.alignment_rows == 0
+        del written["alignment_rows"]
+        assert options.differences(written) == ["alignment_rows"]
+        assert self.options("--alignment_rows", "0", "--output_dir", str(tmp_path)).differences(written) == []
+        path.write_text(yaml.safe_dump(written), encoding="utf-8")
+        assert read_run_options(tmp_path).attention.alignment_rows == 0
+
     def test_an_option_that_a_config_lacks_counts_at_its_default(self):
         squad = ("--task", "squad")
         shorter = yaml.safe_load(self.options(*squad).to_yaml())

@@ -138,6 +138,15 @@ def test_evaluation_and_collect_use_all_samples_and_draw_none():
     torch.testing.assert_close(seen.mean_loss(), loss_of_rows(model, batch, range(BATCH)))
 
 
+def test_each_loss_draws_anew_though_only_parts_of_the_model_train():
+    model, batch = patched("ct").eval(), tiny_batch(batch=BATCH)
+    model.bert.encoder.train()
+    for losses in range(3):
+        assert patch_of(model).step == losses
+        model(**batch)
+        alignattn.alignment_loss(model)
+
+
 @pytest.mark.parametrize("attention", ["aa-moments", "aa-means"])
 def test_a_loss_of_the_whole_batch_refuses_it(attention):
     with pytest.raises(AlignAttnError, match="alignment_rows is for a mean over samples"):

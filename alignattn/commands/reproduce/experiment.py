@@ -9,7 +9,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from alignattn.attention.config import ALL_ROWS
 from alignattn.commands import get_command, results_of
+from alignattn.finetuning.options import drawn_by_default
 from alignattn.training.methods import METHODS
 from alignattn.utils.command import OUTPUT_DIR
 from alignattn.utils.errors import AlignAttnError, did_you_mean
@@ -45,7 +47,7 @@ TITLE_OPTIONS = ("recipes", "task", "pair", MODEL_OPTION, "attention", "gradient
 INDIFFERENT_OPTIONS = frozenset({"batch_size", "disable_tqdm", "log_query_key_distance", "report_to"})
 """Options that do not change what a run measures."""
 
-EARLIER_DEFAULTS = {"eval_strategy": "no"}
+EARLIER_DEFAULTS = {"eval_strategy": "no", "alignment_rows": ALL_ROWS}
 """Values that do not distinguish a run, because they were defaults when the runs of shipped tables were made."""
 
 
@@ -106,6 +108,16 @@ def option_text(name: str, value: Any) -> str:
     if isinstance(value, list):
         return " ".join(map(str, value))
     return SYMBOLS.get(name, "") + (short_path(value) if name == MODEL_OPTION else str(value))
+
+
+def with_drawn_rows(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of runs with the number of rows that their attention draws by default.
+
+    A kept run that names none is of the time when all rows were used.
+    """
+    names_attention = MODEL_OPTION in options and options.keys() & {"attention", "alignment"}
+    drawn = drawn_by_default(options) if names_attention else ALL_ROWS
+    return {**({} if drawn == ALL_ROWS else {"alignment_rows": drawn}), **options}
 
 
 def experiments_of(command: str, options: Mapping[str, Any], seeds: Sequence[int]) -> list[Experiment]:

@@ -52,6 +52,7 @@ from alignattn.commands.reproduce.experiment import (
     experiments_of,
     option_text,
     owners_of,
+    with_drawn_rows,
     with_unknown,
 )
 from alignattn.commands.reproduce.folder import KeptRuns
@@ -268,6 +269,8 @@ class Table(Definition):
                 most = _fewest(row.seeds, column.seeds)
                 # Where a user's rows lie is not what a run is.
                 data_dir = options.pop(DATA_OPTION) if DATA_OPTION in self.given else None
+                if not self.kept:
+                    options = with_drawn_rows(options)
                 experiments = [
                     run.with_rows_in(data_dir) for run in experiments_of(self.command_of(column), options, seeds[:most])
                 ]

@@ -151,6 +151,22 @@ def test_equal_options_have_equal_digests_however_they_are_written():
     assert digest() != digest("--max_length", "64")
 
 
+def test_runs_of_the_time_when_all_rows_were_the_default_are_not_those_that_draw():
+    def run(attention, **rows):
+        row = {"label": "x", "options": {"attention": attention, **rows}}
+        content = {"title": "t", "command": "finetune", "options": {"model": "minilm"}, "rows": [row]}
+        column = {"label": "MRPC", "options": {"task": "mrpc"}, "measures": [{"label": "a", "path": "metrics"}]}
+        (cell,) = parse_table("own", yaml.safe_dump(content | {"columns": [column]})).cells([1])
+        return cell.experiments[0]
+
+    drawn, all_rows = run("aa-ct"), run("aa-ct", alignment_rows=0)
+    earlier = replace(all_rows, options={k: v for k, v in all_rows.options.items() if k != "alignment_rows"})
+    assert drawn.options["alignment_rows"] == 8
+    assert drawn.digest == run("aa-ct", alignment_rows=8).digest
+    assert all_rows.digest == earlier.digest != drawn.digest
+    assert "alignment_rows" not in run("aa-moments").options
+
+
 def test_a_run_that_others_start_from_is_identified_by_its_content(tmp_path):
     def digest(folder):
         table = load_table("table1").with_options({"model": str(folder)}).narrowed(tasks=["rte"], attentions=["soft"])
