@@ -65,11 +65,12 @@ class AlignmentMixin(TrainerOverrides):
     the alignment is the mean over them.
 
     Apart from `alignment_rows`, which each batch draws anew, and losses that pool the tokens of a batch, the loss of a
-    step does not depend on how its rows are split into batches and processes: the task's loss of a batch is weighted
-    by its number of labels other than -100 (of rows, if there are no labels), and its alignment by its number of rows.
-    Rows that accelerate repeats at the end of an epoch, so that each process has a batch, have the weight 0. For that, `compute_loss` or `compute_loss_func` receives the number of the batch's own labels as
-    `num_items_in_batch`. A trainer whose loss normalises over the whole step declares it as for `Trainer`, with
-    `loss_is_scaled_for_ga = True`; the loss then receives the number of the step's labels.
+    step does not depend on how its rows are split into batches and processes: the task's loss of a batch is weighted by
+    its number of labels other than -100 (of rows, if there are no labels), and its alignment by its number of rows.
+    Rows that accelerate repeats at the end of an epoch, so that each process has a batch, have the weight 0. For that,
+    `compute_loss` or `compute_loss_func` receives the number of the batch's own labels as `num_items_in_batch`. A
+    trainer whose loss normalises over the whole step declares it as for `Trainer`, with `loss_is_scaled_for_ga = True`;
+    the loss then receives the number of the step's labels.
 
     It logs `loss` (the total), `task_loss`, `align_loss`, `alignment_weight` (λ at this step) and the alignment's
     diagnostic (`discriminator_accuracy`, `marginal_error`, `critic_gap` or `mean_gap`), each a mean over processes. The
