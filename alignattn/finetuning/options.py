@@ -1000,7 +1000,9 @@ class RunOptions(Options):
         """
         declared = options_of(type(self)).values()
         defaults = {each.name: each.default for each in declared if each.default is not REQUIRED}
-        theirs = {name: list(value) if isinstance(value, tuple) else value for name, value in defaults.items()}
+        theirs: dict[str, Any] = {
+            name: list(value) if isinstance(value, tuple) else value for name, value in defaults.items()
+        }
         theirs |= written
         mine = self.to_dict()
         if "alignment_rows" in mine and theirs["alignment_rows"] is None:
