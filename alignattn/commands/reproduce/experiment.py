@@ -87,6 +87,11 @@ class Experiment:
         needs = self.needs and self.needs.with_rows_in(data_dir)
         return replace(self, needs=needs, data_dir=data_dir if is_table_option(self.command, DATA_OPTION) else None)
 
+    def drawing(self) -> "Experiment":
+        """Return the run, and the one that it depends on, with the number of rows that its attention draws."""
+        needs = self.needs and self.needs.drawing()
+        return replace(self, options=with_drawn_rows(self.options), needs=needs)
+
     @property
     def title(self) -> str:
         """The options that distinguish it from other runs of a table."""

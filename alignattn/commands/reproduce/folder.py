@@ -9,7 +9,7 @@ never executed twice at once.
 import json
 import math
 import shlex
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
@@ -308,6 +308,12 @@ class KeptRuns:
                 # The table reports a damaged folder at the run whose digest it has.
                 continue
             self.runs.setdefault(self._key(experiment), []).append(experiment)
+
+    def find_all(self, wanted: Sequence[Experiment]) -> list[Experiment]:
+        """Return the kept runs of a cell: those that draw rows by default, or else those from before that default."""
+        drawing = [run.drawing() for run in wanted]
+        is_any_kept = any(self._key(run) in self.runs for run in drawing)
+        return list(map(self.find, drawing if is_any_kept else wanted))
 
     def find(self, wanted: Experiment) -> Experiment:
         """Return the kept run with the options of a wanted one, or the wanted one, which is then missing."""

@@ -278,7 +278,7 @@ class Table(Definition):
                     own = _without(options, set(self.given))
                     experiments = [with_unknown(experiment, own) for experiment in experiments]
                 if kept is not None:
-                    experiments = list(map(kept.find, experiments))
+                    experiments = kept.find_all(experiments)
                 planned = max(len(experiments), _fewest(most, self.seeds) or 0)
                 published = row.published[index] if row.published else [None]
                 for place, measure in enumerate(column.measures):
