@@ -8,7 +8,7 @@ from pkgutil import resolve_name
 from typing import Any
 
 from alignattn.utils.console import without_library_bars
-from alignattn.utils.errors import check_installed
+from alignattn.utils.errors import AlignAttnError, check_installed, reason_of
 from alignattn.utils.options import OneLineErrorParser, Options, build_parser, read_words, resolve, values_of
 from alignattn.utils.paths import folder_lock
 
@@ -79,8 +79,15 @@ class Command:
         return self.resolve(read_words(self.options, words, self.parser()))
 
     def resolve(self, values: Mapping[str, Any]) -> Any:
-        """Return the command's `options` object, from values by name."""
-        return resolve(self.options, values)
+        """Return the command's `options` object, from values by name.
+
+        Raises:
+            AlignAttnError: if the values are refused, or a path of theirs cannot be used, such as one that is too long.
+        """
+        try:
+            return resolve(self.options, values)
+        except OSError as error:
+            raise AlignAttnError(reason_of(error)) from error
 
     def execute(self, options: Any) -> Any:
         """Run the command with its options, and return what it returns."""

@@ -92,7 +92,8 @@ def reason_of(error: OSError) -> str:
     if error.errno in (errno.ENOSPC, errno.EDQUOT) and error.filename is not None:
         free = in_megabytes(free_space(Path(str(error.filename))))
         reason += f" ({free} free): free some space and run the same command again"
-    return f"cannot use {error.filename or 'the disk'}: {reason}"
+    name = str(error.filename or "the disk")
+    return f"cannot use {shown(name) if error.errno == errno.ENAMETOOLONG else name}: {reason}"
 
 
 def free_space(path: Path) -> int:

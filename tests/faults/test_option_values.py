@@ -21,6 +21,9 @@ EXAMPLES = 10
 MAX_LINE = 2000
 """Characters of a message."""
 
+LONG_NAME = 300
+"""Characters of a file's name; file systems hold at most 255."""
+
 REQUIRED_VALUES = {"output_dir": "out", "model": "none", "task": "mrpc", "pair": "snli-mnli", "table": "table1"}
 """Values of required options; for the other required options any text is enough."""
 
@@ -102,3 +105,9 @@ def test_words_in_any_order_are_accepted_or_refused_in_one_line(command: Command
             assert_accepted_or_one_line(lambda: command.parse(line))
 
     give()
+
+
+@pytest.mark.parametrize(("command", "option"), [("finetune", "train_file"), ("calibrate", "run"), ("predict", "file")])
+def test_a_path_that_is_too_long_is_refused_in_one_line(command: str, option: str):
+    with pytest.raises(AlignAttnError, match="cannot use '99.*…: File name too long"):
+        get_command(command).resolve({"model": "none", "output_dir": "out", "run": "x", option: "9" * LONG_NAME})

@@ -28,7 +28,7 @@ from alignattn.utils.command import OUTPUT_DIR, Command
 from alignattn.utils.console import counted
 from alignattn.utils.errors import AlignAttnError
 from alignattn.utils.files import read_json, read_record, write_json, write_text
-from alignattn.utils.options import options_of, resolve
+from alignattn.utils.options import options_of
 
 RUNS_FOLDER = "runs"
 EXPERIMENT_FILE = "experiment.json"
@@ -126,7 +126,7 @@ class RunFolder:
     @cached_property
     def options(self) -> Any:
         """The options of its command, resolved."""
-        return resolve(self.command.options, self.values)
+        return self.command.resolve(self.values)
 
     @cached_property
     def reason_unsupported(self) -> str:
