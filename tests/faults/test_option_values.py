@@ -109,5 +109,5 @@ def test_words_in_any_order_are_accepted_or_refused_in_one_line(command: Command
 
 @pytest.mark.parametrize(("command", "option"), [("finetune", "train_file"), ("calibrate", "run"), ("predict", "file")])
 def test_a_path_that_is_too_long_is_refused_in_one_line(command: str, option: str):
-    with pytest.raises(AlignAttnError, match="cannot use '99.*…: File name too long"):
+    with pytest.raises(AlignAttnError, match=r"cannot use '99.*…: File name too long"):
         get_command(command).resolve({"model": "none", "output_dir": "out", "run": "x", option: "9" * LONG_NAME})
