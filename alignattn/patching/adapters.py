@@ -8,11 +8,9 @@ methods by which peft adds adapters to a model are replaced while a patched mode
 patch's parameters unchanged.
 """
 
-import copy
 import functools
 import inspect
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from types import SimpleNamespace
 from typing import Any
 
@@ -35,12 +33,9 @@ from alignattn.patching.checkpoint_files import (
     written_description,
 )
 from alignattn.patching.process_changes import ProcessChange, replace_attributes
-from alignattn.patching.saving import ADAPTERS_COPIES, LOADING_HINT, is_changed
+from alignattn.patching.saving import ADAPTERS_COPIES, LOADING_HINT, SAVING, is_changed, refused_by_plain_peft
 from alignattn.patching.slots import LayerSlots, Patch, patch_of, update_taps
 from alignattn.utils.errors import AlignAttnError, listing
-
-SAVING = "save_pretrained"
-"""The method of an adapter's config that is replaced while a patched model is saved."""
 
 
 class _Carried(TrainableTokensWrapper):
@@ -147,30 +142,6 @@ class CarriedPatch(Patch, _Carried):
         }
         name = DESCRIPTION.rpartition(".")[2]
         return super().adapter_state_dict(adapter_name, state_dict) | {name: written_description(description)}
-
-
-@contextmanager
-def refused_by_plain_peft(model: Any) -> Iterator[None]:
-    """Within this context, save the adapters of a model, or of the `peft.PeftModel` around it, for no plain peft.
-
-    If a patch changes the model's function, plain peft refuses their task type. The user's own configs stay unchanged.
-    """
-    patch = getattr(model, CHILD_NAME, None)
-    configs = model.peft_config.values() if isinstance(patch, Patch) and patch.config.changes_function else ()
-
-    def save_with_hint(config: PeftConfig, *args: Any, **kwargs: Any) -> None:
-        written = copy.copy(config)
-        del vars(written)[SAVING]
-        written.task_type = LOADING_HINT
-        written.save_pretrained(*args, **kwargs)
-
-    for config in configs:
-        vars(config)[SAVING] = functools.partial(save_with_hint, config)
-    try:
-        yield
-    finally:
-        for config in configs:
-            vars(config).pop(SAVING, None)
 
 
 def _keeping_patches(give: Callable[..., Any], model_of: Callable[..., nn.Module]) -> Callable[..., Any]:

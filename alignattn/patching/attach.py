@@ -28,14 +28,11 @@ from alignattn.patching.projections import (
     names_of,
 )
 from alignattn.patching.routing import GUARDED_MODELS, leave_route
-from alignattn.patching.saving import LOADING_HINT, PatchedSaving, prepare_state
+from alignattn.patching.saving import LOADING_HINT, SAVING, PatchedSaving, prepare_state
 from alignattn.patching.slots import ConfigPairs, LayerSlots, Patch, check_causal, is_patched, patch_of, update_taps
 from alignattn.utils.errors import AlignAttnError
 
 M = TypeVar("M", bound=nn.Module)
-
-SAVING = "save_pretrained"
-"""The method that a patch replaces in a model of transformers."""
 
 
 def attach(model: M, attention: str | AttentionConfig = "aa-ct", **overrides: Any) -> M:

@@ -10,7 +10,8 @@ import dataclasses
 import functools
 import inspect
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,7 @@ from alignattn.patching.checkpoint_files import (
 )
 from alignattn.patching.projections import attention_modules, declared_layers
 from alignattn.patching.routing import base_of
-from alignattn.patching.slots import LayerSlots, patch_of
+from alignattn.patching.slots import LayerSlots, Patch, patch_of
 from alignattn.utils.errors import AlignAttnError
 from alignattn.utils.files import read_json, to_json
 
@@ -60,6 +61,9 @@ REMAINING = f"{CHILD_NAME}.of_remaining_layers"
 ADAPTERS_COPIES = "modules_to_save"
 """Attribute under which peft keeps the copies of a module that adapters train."""
 
+SAVING = "save_pretrained"
+"""The method of a patched model, and of an adapter's config, that is replaced."""
+
 
 class PatchedSaving:
     """The `save_pretrained` of a patched model.
@@ -81,9 +85,6 @@ class PatchedSaving:
         model: Any = self.model
         save = functools.partial(type(model).save_pretrained, model)
         if getattr(model, "_hf_peft_config_loaded", False):
-            # Imported here because peft may not be installed.
-            from alignattn.patching.adapters import refused_by_plain_peft
-
             with refused_by_plain_peft(model):
                 save(*args, **kwargs)
             return
@@ -114,6 +115,30 @@ class PatchedSaving:
             save(*call.args, **call.kwargs)
         finally:
             model.config = own
+
+
+@contextmanager
+def refused_by_plain_peft(model: Any) -> Iterator[None]:
+    """Within this context, save the adapters of a model, or of the `peft.PeftModel` around it, for no plain peft.
+
+    If a patch changes the model's function, plain peft refuses their task type. The user's own configs stay unchanged.
+    """
+    patch = getattr(model, CHILD_NAME, None)
+    configs = model.peft_config.values() if isinstance(patch, Patch) and patch.config.changes_function else ()
+
+    def save_with_hint(config: Any, *args: Any, **kwargs: Any) -> None:
+        written = copy.copy(config)
+        del vars(written)[SAVING]
+        written.task_type = LOADING_HINT
+        written.save_pretrained(*args, **kwargs)
+
+    for config in configs:
+        vars(config)[SAVING] = functools.partial(save_with_hint, config)
+    try:
+        yield
+    finally:
+        for config in configs:
+            vars(config).pop(SAVING, None)
 
 
 def is_changed(model: nn.Module) -> bool:

@@ -1,6 +1,6 @@
-"""The private names of transformers, and one of torch, on which training depends.
+"""The private names of transformers on which training depends.
 
-Checked with transformers 5.23, accelerate 1.15 and torch 2.13. If an update renames one, tests/training fails, or
+Checked with transformers 5.23 and accelerate 1.15. If an update renames one, tests/training fails, or
 tests/finetuning for `TaskTrainerOverrides`. The rest of `alignattn.training` and `TaskTrainer` use public names.
 """
 
@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
 from transformers import Trainer
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
@@ -26,9 +25,6 @@ if TYPE_CHECKING:
     _Trainer = Trainer
 else:
     _Trainer = object
-
-BatchNorm = _BatchNorm
-"""The only common base of the classes of batch normalization, also of synchronised and lazy ones."""
 
 
 def knows_shifted_labels(trainer: Any) -> bool:

@@ -93,13 +93,11 @@ def mc_dropout(model: nn.Module, seed: int, device: torch.device) -> Iterator[No
     """
     import torch
 
-    from alignattn.training.private_api import BatchNorm
-
     def train_dropout(module: nn.Module, _args: Any) -> None:
         module.train()
-        # It would normalise a row by its batch, and change its running statistics.
+        # Batch normalization would normalise a row by its batch, and change its running statistics.
         for part in module.modules():
-            if isinstance(part, BatchNorm):
+            if getattr(part, "track_running_stats", False):
                 part.eval()
 
     hook = model.register_forward_pre_hook(train_dropout)

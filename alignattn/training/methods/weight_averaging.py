@@ -145,11 +145,9 @@ def _in_full(weight: Tensor, *, copy: bool = False) -> Tensor:
 
 def _averaged(model: nn.Module) -> dict[str, Tensor]:
     """Return the trained parameters and the running statistics of batch normalization, by name."""
-    from alignattn.training.private_api import BatchNorm
-
     trained: dict[str, Tensor] = {name: weight for name, weight in model.named_parameters() if weight.requires_grad}
     for path, module in model.named_modules():
-        if isinstance(module, BatchNorm) and module.track_running_stats:
+        if getattr(module, "track_running_stats", False):
             prefix = f"{path}." if path else ""
             # Other buffers are counts, or constants such as masks.
             trained |= {f"{prefix}{name}": getattr(module, name) for name in ("running_mean", "running_var")}
