@@ -16,10 +16,10 @@ PACKAGE = f"{Path(__file__).resolve().parents[1] / 'alignattn'}/"
 
 
 def note(frame: FrameType, event: str, _: Any) -> None:
-    """Note a called function of the package; lambdas, generator expressions and class bodies are none."""
+    """Note a called function of the package; lambdas, generator expressions, class bodies and templates are none."""
     code = frame.f_code
     is_function = event == "call" and code.co_flags & CO_OPTIMIZED and not code.co_name.startswith("<")
-    if is_function and code.co_filename.startswith(PACKAGE):
+    if is_function and code.co_filename.startswith(PACKAGE) and code.co_filename.endswith(".py"):
         called.add((code.co_filename.removeprefix(PACKAGE), code.co_firstlineno, code.co_name))
 
 

@@ -193,7 +193,7 @@ def predict(options: PredictOptions) -> None:
             with progress("predict", source.num_rows, "row") as bar:
                 predictor.write(source, target, bar.update)
             remarks = predictor.remarks
-    for line in remarks.listed():
+    for line in remarks.listed(run.task):
         # Standard output may hold predictions.
         print(line, file=sys.stderr)
     if target is not None:
@@ -370,11 +370,10 @@ class Remarks:
     """What is told about the predicted rows at the end.
 
     Attributes:
-        max_length: the maximum number of tokens per row.
+        max_length: the maximum number of tokens per row, or per question about a context; 0 if none is truncated.
         rows: the number of rows.
-        truncated: the number of rows that reach it.
+        truncated: the number of truncated rows.
         unknown: the number of rows without a word that the model knows.
-        questions: the number of rows whose question is truncated.
         lines: remarks on decisions and on files that differ from the calibration rows.
     """
 
@@ -382,18 +381,16 @@ class Remarks:
     rows: int = 0
     truncated: int = 0
     unknown: int = 0
-    questions: int = 0
     lines: list[str] = field(default_factory=list)
 
-    def listed(self) -> Iterator[str]:
-        """Yield the remarks, a line each."""
-        from alignattn.tasks.answers.windows import truncated_questions_warning
+    def listed(self, task: Task) -> Iterator[str]:
+        """Yield the remarks on rows of a task, a line each."""
         from alignattn.tasks.truncation import TruncatedRows, unknown_rows_warning
 
         if self.truncated:
-            yield f"{TruncatedRows(self.truncated, self.truncated / self.rows, self.max_length)} (as in the run)"
-        if self.questions:
-            yield truncated_questions_warning(self.questions)
+            of_questions = isinstance(task, QuestionAnswering)
+            cut = TruncatedRows(self.truncated, self.truncated / self.rows, self.max_length, of_questions)
+            yield f"{cut} (as in the run)"
         if self.unknown:
             yield unknown_rows_warning(self.unknown)
         yield from dict.fromkeys(self.lines)
@@ -482,7 +479,6 @@ class FilePredictor:
         import pyarrow as pa
 
         from alignattn.finetuning.predictor import Batching, probabilities_of
-        from alignattn.tasks.answers.windows import count_truncated_questions
         from alignattn.tasks.truncation import truncated_rows
         from alignattn.utils.errors import list_bad_rows
 
@@ -495,13 +491,11 @@ class FilePredictor:
         predictions = self._nothing
         if len(good):
             split = predictor.encode(part.inputs.select(good) if problems else part.inputs)
-            remarks.max_length = predictor.options.max_length
             remarks.rows += len(good)
-            truncated = truncated_rows(predictor.task, split)
-            remarks.truncated += 0 if truncated is None else truncated.rows
+            if (cut := truncated_rows(predictor.task, split)) is not None:
+                remarks.max_length = cut.max_length
+                remarks.truncated += cut.rows
             remarks.unknown += predictor.count_unknown_rows(split)
-            if isinstance(predictor.task, QuestionAnswering):
-                remarks.questions += count_truncated_questions(split)
             answers = predictor.answers(split, Batching(self.options.batch_size), advance)
             inputs = predictor.input_numbers(split)
             predictions = predictor.readable(answers, inputs, self.options.top_k)
@@ -721,7 +715,6 @@ def _predict_on_ray(
                 remarks.rows += of_file["rows"]
                 remarks.truncated += of_file["truncated"]
                 remarks.unknown += of_file["unknown"]
-                remarks.questions += of_file["questions"]
                 remarks.lines += of_file["lines"]
         except ray.exceptions.RayError as error:
             raise AlignAttnError(f"a worker of the Ray cluster died: {one_line(error)}") from error

@@ -46,8 +46,7 @@ from alignattn.models import SAMPLING_OPTION, capabilities_of
 from alignattn.models.build import BuiltModel
 from alignattn.models.packaged import seen_before
 from alignattn.patching import alignment_parameters, function_parameters
-from alignattn.tasks import QuestionAnswering, Task, TokenClassification
-from alignattn.tasks.answers.windows import count_truncated_questions, truncated_questions_warning
+from alignattn.tasks import Task, TokenClassification
 from alignattn.tasks.definitions import write_definition
 from alignattn.tasks.labels import mistyped_classes
 from alignattn.tasks.long_texts import WindowCollator, WindowedRows
@@ -226,10 +225,6 @@ def _print_remarks(
 
     for split, cut in truncated.items():
         print(f"{split}: {cut}{windows_hint(task, [data.train])}")
-    if isinstance(task, QuestionAnswering):
-        for split, encoded in {TRAIN: data.train, **data.evaluation}.items():
-            if count := count_truncated_questions(encoded):
-                print(f"{split}: {truncated_questions_warning(count)}")
 
 
 def _train(trainer: TaskTrainer, options: RunOptions, data: EncodedData) -> dict[str, float]:

@@ -36,7 +36,7 @@ TRUNCATE, WINDOWS = "truncate", "windows"
 """What to do with texts longer than the model: truncate them, or read all of them in overlapping windows."""
 
 WINDOW_OF, IS_TRUNCATED = "window_of", "is_truncated"
-"""Columns of windows: the number of the row, and whether its shorter text is truncated."""
+"""Columns of windows: the number of the row, and whether its shorter text or its question is truncated."""
 WINDOW_COUNTS = "window_counts"
 """Key of a training batch of windows: the number of windows of each row, `[B]`, in the order of the windows."""
 

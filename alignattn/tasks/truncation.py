@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from alignattn.tasks.names import IS_TRUNCATED, WINDOW_OF
+from alignattn.tasks.question_answering import QuestionAnswering
 from alignattn.tasks.task import EncodedSplit, Task
 from alignattn.utils.errors import plural
 
@@ -24,23 +25,27 @@ class TruncatedRows:
     Attributes:
         rows: the number of these rows.
         share: their share of all rows of the split.
-        max_length: the maximum number of tokens per row.
+        max_length: the maximum number of tokens per row; per question if `of_questions`.
+        of_questions: whether the questions of the rows are truncated, whose contexts are read in windows.
     """
 
     rows: int
     share: float
     max_length: int
+    of_questions: bool = False
 
     def __str__(self) -> str:
         """Return the truncation in words."""
         share = f"{100 * self.share:.1f} % of the rows"
+        if self.of_questions:
+            return f"{share} have a question of more than {self.max_length} tokens, which is truncated"
         return f"{share} reach --max_length {self.max_length}; what is longer is truncated"
 
 
 def truncated_rows(task: Task, split: EncodedSplit) -> TruncatedRows | None:
     """Return the rows of a split that reach `--max_length`; None if there are none, or the task type truncates none.
 
-    Of rows that are read in windows, they are those whose shorter text is truncated.
+    Of rows that are read in windows, they are those whose shorter text or question is truncated.
 
     Args:
         task: the task of the rows.
@@ -48,18 +53,23 @@ def truncated_rows(task: Task, split: EncodedSplit) -> TruncatedRows | None:
     """
     import numpy as np
 
-    max_length = split.options.max_length
+    max_length, of_questions = split.options.max_length, isinstance(task, QuestionAnswering)
     counted = [INPUT, TARGET] if task.is_generative else [INPUT]
     columns = [name for name in counted if name in split.encoded.column_names]
-    if split.options.has_windows:
-        windows = split.encoded.with_format("numpy")[:]
-        count = len(np.unique(windows[WINDOW_OF][windows[IS_TRUNCATED]]))
+    if IS_TRUNCATED in split.encoded.column_names:
+        row_of = "row" if of_questions else WINDOW_OF
+        windows = split.encoded.select_columns([row_of, IS_TRUNCATED]).with_format("numpy")[:]
+        count = len(np.unique(windows[row_of][windows[IS_TRUNCATED]]))
+        if count and of_questions:
+            from alignattn.tasks.answers.windows import max_question_tokens
+
+            max_length = max_question_tokens(split.tokenizer, max_length, split.options.doc_stride)
     elif task.reads_texts and task.truncates_rows and columns:
         table = split.encoded.with_format("arrow")[:]
         count = int((np.max([lengths_of(table[name]) for name in columns], axis=0) >= max_length).sum())
     else:
         count = 0
-    return TruncatedRows(count, count / len(split.rows), max_length) if count else None
+    return TruncatedRows(count, count / len(split.rows), max_length, of_questions) if count else None
 
 
 def windows_hint(task: Task, splits: Iterable[EncodedSplit]) -> str:

@@ -128,12 +128,12 @@ def test_truncated_questions_are_counted(
         f"--doc_stride 8 --max_steps 1 --disable_tqdm true --save_strategy no --use_cpu --output_dir {tmp_path}/run"
     )
     assert main(line.split()) == 0
-    remark = "truncated questions: 2; at most 64 tokens, fewer with a short --max_length"
+    remark = "8.3 % of the rows have a question of more than 10 tokens, which is truncated"
     out = capsys.readouterr().out
     assert f"train: {remark}\n" in out
     assert f"validation: {remark}\n" in out
     assert main(f"predict --run {tmp_path}/run --file {file} --output_file {tmp_path}/predicted.jsonl".split()) == 0
-    assert f"{remark}\n" in capsys.readouterr().err
+    assert f"{remark} (as in the run)\n" in capsys.readouterr().err
 
 
 def test_processes_on_a_cpu_make_one_run(tiny_checkpoint: Path, rows: Path, tmp_path: Path) -> None:

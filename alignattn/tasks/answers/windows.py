@@ -9,7 +9,8 @@ import datasets
 from transformers import PreTrainedTokenizerBase
 
 from alignattn.tasks.long_texts import fixed_tokens, plain_tokens, truncated_texts, window_encodings
-from alignattn.tasks.task import EncodedSplit, map_rows
+from alignattn.tasks.names import IS_TRUNCATED
+from alignattn.tasks.task import map_rows
 from alignattn.utils.errors import AlignAttnError
 
 MAX_QUESTION_TOKENS = 64
@@ -23,9 +24,6 @@ PROBES = ("the small red cat a bird saw", "It sees U.S. (dogs), cat's-eyes and x
 """Texts on which the offsets of a tokenizer are checked."""
 SPACES = (" ", "Ġ")
 """A space in the tokens of byte-level tokenizers, without and with their own alphabet."""
-
-QUESTIONS_AT_ONCE = 1000
-"""Number of questions to tokenize at a time when they are counted."""
 
 _CONTEXT = 1  # the number of the second sequence
 
@@ -54,9 +52,9 @@ def encode_windows(
     Returns:
         One row per window: `input_ids`, `attention_mask`, `token_type_ids` if the model has them; `start_positions` and
         `end_positions`, the first and the last token of the first answer, both `NULL_POSITION` if the window does not
-        hold the whole answer; `row`, the number of the row in `dataset`; `span_start` and `span_end`, the first and the
-        last + 1 character of each token in the context, without white space around it (`NO_CHARACTER` outside the
-        context; a token of white space alone ends before it starts).
+        hold the whole answer; `row`, the number of the row in `dataset`, and `is_truncated`, whether its question is;
+        `span_start` and `span_end`, the first and the last + 1 character of each token in the context, without white
+        space around it (`NO_CHARACTER` outside the context; a token of white space alone ends before it starts).
     """
     name = type(tokenizer).__name__
     if not tokenizer.is_fast:
@@ -66,7 +64,7 @@ def encode_windows(
             f"question answering needs a tokenizer that adds a [CLS] token, and {name} does not: choose another model"
         )
     late_from = _late_from(tokenizer)
-    question_tokens = _check_lengths(tokenizer, max_length, doc_stride)
+    question_tokens = max_question_tokens(tokenizer, max_length, doc_stride)
     number = datasets.Value("int32")
     features: dict[str, Any] = {
         name: datasets.List(datasets.Value(dtype))
@@ -74,6 +72,7 @@ def encode_windows(
         if name in tokenizer.model_input_names
     }
     features |= dict.fromkeys(("start_positions", "end_positions", "row"), number)
+    features[IS_TRUNCATED] = datasets.Value("bool")
     features |= dict.fromkeys(("span_start", "span_end"), datasets.List(number))
     return map_rows(
         dataset,
@@ -91,21 +90,6 @@ def encode_windows(
         num_proc=num_proc,
         desc="tokenizing questions and contexts",
     )
-
-
-def count_truncated_questions(split: EncodedSplit) -> int:
-    """Return the number of questions that `encode_windows` truncates in a split."""
-    limit = _check_lengths(split.tokenizer, split.options.max_length, split.options.doc_stride)
-    return sum(
-        len(tokens) > limit
-        for batch in split.rows.select_columns(["question"]).iter(QUESTIONS_AT_ONCE)
-        for tokens in plain_tokens([question.lstrip() for question in batch["question"]], split.tokenizer)
-    )
-
-
-def truncated_questions_warning(count: int) -> str:
-    """Return the warning about truncated questions."""
-    return f"truncated questions: {count}; at most {MAX_QUESTION_TOKENS} tokens, fewer with a short --max_length"
 
 
 def _late_from(tokenizer: PreTrainedTokenizerBase) -> int | None:
@@ -149,7 +133,7 @@ def _fits(text: str, windows: list[Any], late_from: int | None) -> bool:
     return is_whole and spans == sorted(spans, key=itemgetter(0))
 
 
-def _check_lengths(tokenizer: PreTrainedTokenizerBase, max_length: int, doc_stride: int) -> int:
+def max_question_tokens(tokenizer: PreTrainedTokenizerBase, max_length: int, doc_stride: int) -> int:
     """Check the lengths and return the maximum number of tokens per question."""
     if doc_stride < 0:
         raise AlignAttnError(f"--doc_stride {doc_stride} is negative: give the number of tokens that windows share")
@@ -169,9 +153,11 @@ def _encode_batch(
     question_tokens: int,
     late_from: int | None,
 ) -> dict[str, list[Any]]:
+    questions = [question.lstrip() for question in batch["question"]]
+    read = truncated_texts(questions, tokenizer, question_tokens)
     encoding = window_encodings(
         tokenizer,
-        truncated_texts([question.lstrip() for question in batch["question"]], tokenizer, question_tokens),
+        read,
         batch["context"],
         truncation="only_second",
         max_length=max_length,
@@ -190,6 +176,7 @@ def _encode_batch(
         "start_positions": [start for start, _ in positions],
         "end_positions": [end for _, end in positions],
         "row": [indices[sample] for sample in samples],
+        IS_TRUNCATED: [read[sample] != questions[sample] for sample in samples],
         "span_start": [starts for starts, _ in spans],
         "span_end": [ends for _, ends in spans],
     }

@@ -148,7 +148,7 @@ def test_columns(tokenizer):
     inputs = set(tokenizer.model_input_names)
     assert ("token_type_ids" in inputs) == (len(inputs) == 3)
     encoded = encode_windows(rows(*EXAMPLES), tokenizer, max_length=64, doc_stride=16)
-    own = {"start_positions", "end_positions", "row", "span_start", "span_end"}
+    own = {"start_positions", "end_positions", "row", "is_truncated", "span_start", "span_end"}
     assert set(encoded.column_names) == inputs | own
     for window in encoded:
         lengths = {len(window[name]) for name in (*inputs, "span_start", "span_end")}
