@@ -1,8 +1,6 @@
 """The model card of a run, `README.md` in its folder: what the model is, what it scores, how to load it."""
 
-import hashlib
 import json
-import sys
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -30,7 +28,7 @@ from alignattn.tasks.long_texts import MAX_TRAIN_WINDOWS
 from alignattn.tasks.metrics import metric_of
 from alignattn.training.methods import chosen_methods, settings_of
 from alignattn.utils.errors import listing
-from alignattn.utils.files import plain_stem, write_text
+from alignattn.utils.files import plain_stem
 from alignattn.utils.options import options_of
 from alignattn.utils.paths import publishable
 
@@ -69,20 +67,13 @@ SCOPES = {
     "all": "the alignment loss also updates the layers below",
 }
 
-SEAL = "\n<!-- Written by alignattn, which no longer overwrites the file once you change it: "
-"""Marks the digest of the text above, which shows whether a user changed the card."""
 
-SEAL_END = " -->\n"
-
-
-def model_card(result: RunResult, options: RunOptions, repo_id: str | None = None) -> str:
+def model_card(result: RunResult, options: RunOptions) -> str:
     """Return the model card of a run in Markdown, with its metadata as YAML on top.
 
     Args:
         result: the result of the finished run.
         options: the options of the run.
-        repo_id: the repository on the Hub, for the lines that load the model; None = load it from the run's folder, of
-            which an absolute path is reduced to its last part.
     """
     data, task = options.data, options.task
     kind, model = type(options.task_of_rows), publishable(result.model)
@@ -163,7 +154,7 @@ def model_card(result: RunResult, options: RunOptions, repo_id: str | None = Non
         settings=_settings(result, options, attention, kind).items(),
         auto_class=kind.auto_class,
         preprocessor=("image_processor", "AutoImageProcessor") if kind.reads_images else preprocessor,
-        path=quoted(repo_id or publishable(str(options.output_dir))),
+        path=quoted(publishable(str(options.output_dir))),
         data=data,
         max_train_windows=MAX_TRAIN_WINDOWS,
         is_best_checkpoint=options.values.get("load_best_model_at_end"),
@@ -246,17 +237,6 @@ def _settings(result: RunResult, options: RunOptions, attention: AttentionConfig
     rows |= {"runtime": f"{result.train_runtime:.0f} s", "hardware": result.device}
     versions = ", ".join(f"{name} {version}" for name, version in result.versions.items())
     return rows | {"parameters": f"{result.parameters['total']:,}", "versions": versions}
-
-
-def write_model_card(folder: Path, card: str) -> None:
-    """Write the card to `README.md` in a run's folder, unless a user has changed the card there."""
-    path = folder / CARD_FILE
-    if path.exists():
-        text, _, seal = path.read_text(encoding="utf-8", errors="replace").rpartition(SEAL)
-        if seal != hashlib.sha256(text.encode()).hexdigest() + SEAL_END:
-            print(f"{path} was changed by a user: alignattn leaves it as it is", file=sys.stderr)
-            return
-    write_text(path, card + SEAL + hashlib.sha256(card.encode()).hexdigest() + SEAL_END)
 
 
 def quoted(path: str) -> str:

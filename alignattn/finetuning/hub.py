@@ -1,5 +1,6 @@
 """Pushing a finished run to the Hub: model, tokenizer, card, results and predictions, without paths of this machine."""
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from fnmatch import fnmatch
@@ -7,9 +8,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import yaml
-from huggingface_hub import HfApi
+from huggingface_hub import HfApi, constants, is_offline_mode
 
-from alignattn.finetuning.card import CARD_FILE, model_card, quoted, write_model_card
+from alignattn.finetuning.card import CARD_FILE, quoted
 from alignattn.finetuning.logs import STATE_FILE
 from alignattn.finetuning.lora import ADAPTER_FOLDER
 from alignattn.finetuning.options import RunOptions
@@ -21,10 +22,9 @@ from alignattn.finetuning.results import (
     PREDICTIONS_FILE,
     RESULTS_FILE,
     TASK_FILE,
-    RunResult,
 )
 from alignattn.training.checkpoints import MODEL_FILES
-from alignattn.utils.console import log_push
+from alignattn.utils.console import announce
 from alignattn.utils.errors import AlignAttnError, one_line
 from alignattn.utils.files import read_json, read_text, read_yaml, to_json, write_text
 from alignattn.utils.paths import publishable
@@ -52,28 +52,26 @@ def open_repository(options: RunOptions) -> str:
     """
     values = options.values
     name = values["hub_model_id"] or options.output_dir.absolute().name
-    log_push(str(options.output_dir), name)
+    if not is_offline_mode():
+        announce(f"sending {options.output_dir} to {name} at {constants.ENDPOINT}")
     with hub_errors("--push_to_hub: the repository could not be opened"):
         api = HfApi(token=values["hub_token"])
         return api.create_repo(name, private=values["hub_private_repo"], exist_ok=True).repo_id
 
 
-def push_run(result: RunResult, options: RunOptions, repo_id: str) -> None:
+def push_run(options: RunOptions, repo_id: str) -> None:
     """Push the folder of a run that finished in this or an earlier call, with a card that names the repository.
 
     Args:
-        result: the result of the run.
         options: the options of the run.
         repo_id: the repository that `open_repository` returned.
     """
     folder = options.output_dir
-    write_model_card(folder, model_card(result, options, repo_id))
     with TemporaryDirectory() as staged, hub_errors(f"{folder} has the finished run, but the push failed"):
         stage(folder, Path(staged))
-        # A card that the user changed still loads the model from its local folder.
-        card = read_text(folder / CARD_FILE)
-        for place in {str(folder), publishable(str(folder))}:
-            card = card.replace(f"path = {quoted(place)}", f"path = {quoted(repo_id)}")
+        # The card, which the user may have changed, loads the model from its local folder.
+        line = f"path = {quoted(repo_id)}"
+        card = re.sub(r'^path = ".*"$', lambda _: line, read_text(folder / CARD_FILE), flags=re.MULTILINE)
         write_text(Path(staged) / CARD_FILE, card)
         HfApi(token=options.values["hub_token"]).upload_folder(
             repo_id=repo_id,

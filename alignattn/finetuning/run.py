@@ -12,7 +12,7 @@ from accelerate import PartialState
 from transformers import set_seed
 
 from alignattn.finetuning.callbacks import Balancing, BestBeside, DistanceLog, Progress, Runtime
-from alignattn.finetuning.card import model_card, write_model_card
+from alignattn.finetuning.card import CARD_FILE, model_card
 from alignattn.finetuning.examples import (
     SliceScores,
     input_numbers,
@@ -56,11 +56,14 @@ from alignattn.tasks.task import Evaluation
 from alignattn.tasks.truncation import TruncatedRows, truncated_rows, windows_hint
 from alignattn.training.callbacks import EarlyStopping
 from alignattn.training.checkpoints import remove_checkpoints, remove_torn_weights
-from alignattn.utils.console import log_reports
+from alignattn.utils.console import announce
 from alignattn.utils.errors import AlignAttnError, listing, one_line
 from alignattn.utils.files import read_yaml, umask, write_json, write_text
 from alignattn.utils.parquet import INPUT_COLUMN
 from alignattn.utils.paths import folder_lock, publishable
+
+LOCAL_REPORTERS = frozenset({"tensorboard", "dvclive"})
+"""Values of `--report_to` that only write local files."""
 
 RARE_SHARE = 0.01
 """A class is rare if its share of the training rows is below this, and below half of an even share."""
@@ -83,7 +86,7 @@ def finetune_one(options: RunOptions) -> RunResult:
             if written.get("keep_checkpoints") is False and not training.keep_checkpoints:
                 remove_checkpoints(folder)
             if training.push_to_hub and PartialState().is_main_process:
-                push_run(finished, options, open_repository(options))
+                push_run(options, open_repository(options))
             return finished
         remove_torn_weights(folder)
 
@@ -139,7 +142,7 @@ def finetune_one(options: RunOptions) -> RunResult:
         evaluations = {split: trainer.predict_split(encoded) for split, encoded in data.evaluation.items()}
         result = _write(options, rows, built, trainer, data, evaluations, of_training)
         if repo_id is not None:
-            push_run(result, options, repo_id)
+            push_run(options, repo_id)
         return result
 
 
@@ -158,7 +161,8 @@ def _create_trainer(
     if training.class_weights is not None:
         weights = task.class_weights(data.train, training.named_weights)
         class_weights = dict(zip(getattr(task, "labels", ()), weights.tolist(), strict=True))
-    log_reports(args.report_to)
+    if services := " and ".join(sorted(set(args.report_to or ()) - LOCAL_REPORTERS)):
+        announce(f"sending the losses and options of this run to {services}, as its package is configured")
     try:
         return TaskTrainer(
             task=task,
@@ -344,7 +348,7 @@ def _write(
     if tables:
         write_predictions(folder, tables)
     write_run_report(folder, task, result, data.evaluation, evaluations, slices, state.log_history)
-    write_model_card(folder, model_card(result, options))
+    write_text(folder / CARD_FILE, model_card(result, options))
     write_json(folder / RESULTS_FILE, asdict(result))
     print(f"{folder}\n{render_metrics(result)}")
     # Checkpoints are redundant once the results are written.

@@ -22,7 +22,6 @@ from alignattn.training.arguments import AlignmentTrainingArguments, arguments_o
 from alignattn.training.methods import METHODS
 from alignattn.utils.errors import AlignAttnError, one_line
 from alignattn.utils.options import BOOLEANS, OneLineErrorParser, range_problem, values_of
-from alignattn.utils.paths import publishable
 
 SET_BY_ALIGNATTN = frozenset(
     {
@@ -57,10 +56,6 @@ YES = ("True", "true", "1")
 @dataclass
 class RunArguments(AlignmentTrainingArguments, arguments_of(PREDICTING)):  # type: ignore[misc]
     """The training arguments of a run, with those of methods that change its predictions."""
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Return the pickled state, as in the `training_args.bin` of a checkpoint, without local paths."""
-        return dict(publishable(vars(self)))
 
 
 def training_arguments(options: TrainingOptions) -> RunArguments:

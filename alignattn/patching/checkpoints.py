@@ -4,7 +4,7 @@ import logging
 import pickle
 import re
 from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -51,7 +51,7 @@ from alignattn.patching.patch import patch
 from alignattn.patching.routing import GUARDED_MODELS, lift_guard
 from alignattn.patching.saving import LOADER_FIELD, LOADING_HINT, load_slots, restored_fields
 from alignattn.patching.slots import is_patched
-from alignattn.utils.console import log_download, without_library_bars
+from alignattn.utils.console import hub_request, without_library_bars
 from alignattn.utils.errors import AlignAttnError, check_installed, install_extra, listing, one_line
 from alignattn.utils.files import parse_json
 
@@ -369,10 +369,10 @@ def load_image_processor(name: str, **kwargs: Any) -> Any:
 @contextmanager
 def loading(name: str, choices: str = CHOICES) -> Iterator[None]:
     """Turn errors of transformers about a checkpoint into one line, with the choices to give instead."""
-    if HUB_ID.fullmatch(name) and not Path(model_source(name)).exists():
-        log_download(f"the model {name}")
+    is_on_hub = HUB_ID.fullmatch(name) and not Path(model_source(name)).exists()
     try:
-        yield
+        with hub_request(f"the model {name}") if is_on_hub else nullcontext():
+            yield
     except AlignAttnError:
         raise
     # A truncated, empty or unrelated file makes the underlying libraries raise errors of any class.

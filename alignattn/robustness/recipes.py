@@ -14,7 +14,6 @@ from alignattn.robustness.library import load_textattack
 from alignattn.robustness.resources import (
     BERT,
     Resources,
-    announce_bert,
     counter_fitted_vectors,
     prepare_nltk,
     read_neighbors,
@@ -158,8 +157,6 @@ def _load_masked_language_model(folder: Path | None, dtype: torch.dtype) -> Any:
 
     from alignattn.patching.checkpoints import load_pretrained
 
-    if folder is None:
-        announce_bert()
     model, tokenizer = load_pretrained(
         str(folder or BERT),
         AutoModelForMaskedLM,

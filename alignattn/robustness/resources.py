@@ -24,7 +24,7 @@ from huggingface_hub import constants, is_offline_mode, try_to_load_from_cache
 
 from alignattn.models.packaged import NAMES, model_source
 from alignattn.robustness import UNIVERSAL_SENTENCE_ENCODER
-from alignattn.utils.console import is_known, log_download
+from alignattn.utils.console import is_known
 from alignattn.utils.errors import AlignAttnError, in_megabytes, install_extra, one_line
 from alignattn.utils.files import replacing
 from alignattn.utils.parquet import read_parquet
@@ -262,14 +262,6 @@ def universal_sentence_encoder(url: str) -> Any:
         return tensorflow_hub.load(url)
     except Exception as error:  # TensorFlow's own errors, HTTP ones and broken files have no common class
         raise AlignAttnError(f"cannot load {url} ({one_line(error)}): {choice}") from error
-
-
-def announce_bert() -> None:
-    """Announce the download of bert-base-uncased, if it is not in the Hub's cache."""
-    from huggingface_hub import constants, try_to_load_from_cache
-
-    if not isinstance(try_to_load_from_cache(BERT, constants.SAFETENSORS_SINGLE_FILE), str):
-        log_download(f"{BERT} (440 MB, to {constants.HF_HUB_CACHE})")
 
 
 def prepare_nltk(folder: Path | None, packages: Iterable[str]) -> None:

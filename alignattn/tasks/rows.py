@@ -31,7 +31,7 @@ from alignattn.tasks.names import FIRST, MAX_TEXTS, TRAIN, VALIDATION
 from alignattn.tasks.reading import PARQUET, read_rows, reason_of_reading
 from alignattn.tasks.task import Task
 from alignattn.tasks.text_classification import TextClassification
-from alignattn.utils.console import log_download
+from alignattn.utils.console import hub_request
 from alignattn.utils.errors import AlignAttnError, BadRow, list_bad_rows, listing, numbers_without
 from alignattn.utils.files import plain_stem
 
@@ -385,11 +385,11 @@ def _read_split(task: Task, name: str, data_dir: str | Path | None, cache_dir: s
         file = Path(sources.folder) / f"{name}{PARQUET}"
         raise AlignAttnError(f"task {task.name!r} is not on the Hub: give --data_dir DIR with {file}")
     origin = f"split {name!r} of {sources.hub}{f' ({sources.config})' if sources.config else ''}"
-    log_download(origin)
     try:
-        dataset = datasets.load_dataset(
-            sources.hub, sources.config or None, split=name, revision=sources.revision, cache_dir=cache_dir
-        )
+        with hub_request(origin):
+            dataset = datasets.load_dataset(
+                sources.hub, sources.config or None, split=name, revision=sources.revision, cache_dir=cache_dir
+            )
     # The Hub's client raises OSError, ValueError, and the classes of `datasets` and of its HTTP library. Whatever the
     # cause, the user has the same options.
     except Exception as error:

@@ -2,11 +2,12 @@
 
 import sys
 import time
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from typing import Any, TextIO, TypeVar
 
+from alignattn.utils.attributes import replaced
 from alignattn.utils.errors import plural
 
 LOG_SECONDS = 30.0
@@ -114,21 +115,7 @@ def without_library_bars() -> Iterator[None]:
             datasets.enable_progress_bars()
 
 
-LOCAL_REPORTERS = frozenset({"tensorboard", "dvclive"})
-"""Values of `--report_to` that only write local files."""
-
-
-def log_reports(reporters: str | Collection[str] | None) -> None:
-    """Log which services receive the losses and options of a run.
-
-    Args:
-        reporters: as transformers resolves `--report_to`; `LOCAL_REPORTERS` are not logged.
-    """
-    if services := sorted(set(reporters or ()) - LOCAL_REPORTERS):
-        names = " and ".join(services)
-        print(f"sending the losses and options of this run to {names}, as its package is configured", file=sys.stderr)
-
-
+@cache
 def is_known(address: str) -> bool:
     """Return whether the host of an address can be resolved, here or by a proxy."""
     import socket
@@ -143,10 +130,16 @@ def is_known(address: str) -> bool:
 
 
 @cache
-def log_download(what: str) -> None:
-    """Log once that something is requested from the Hub, unless `HF_HUB_OFFLINE` is set.
+def announce(line: str) -> None:
+    """Print a line about the use of the network on standard error, once."""
+    print(line, file=sys.stderr)
 
-    If the Hub's host cannot be resolved, offline mode is switched on for this process.
+
+@contextmanager
+def hub_request(what: str) -> Iterator[None]:
+    """Announce what is requested from the Hub within the context, unless `HF_HUB_OFFLINE` is set.
+
+    If the Hub's host cannot be resolved, the Hub's client is offline within the context.
 
     Args:
         what: what is requested, for example a model or a split of a data set.
@@ -154,28 +147,15 @@ def log_download(what: str) -> None:
     from huggingface_hub import constants, is_offline_mode
 
     if is_offline_mode():
-        return
-    if not is_known(constants.ENDPOINT):
-        print(f"{constants.ENDPOINT} is out of reach: {what} must be on this machine already", file=sys.stderr)
+        yield
+    elif is_known(constants.ENDPOINT):
+        announce(f"asking {constants.ENDPOINT} for {what}")
+        yield
+    else:
+        announce(f"{constants.ENDPOINT} is out of reach: {what} must be on this machine already")
         # The client would retry each file six times, for half a minute.
-        constants.HF_HUB_OFFLINE = True
-        return
-    print(f"asking {constants.ENDPOINT} for {what}", file=sys.stderr)
-
-
-@cache
-def log_request(what: str, where: str) -> None:
-    """Log once that something is downloaded from a host other than the Hub."""
-    print(f"asking {where} for {what}", file=sys.stderr)
-
-
-@cache
-def log_push(what: str, repository: str) -> None:
-    """Log once that something is pushed to a repository of the Hub, unless `HF_HUB_OFFLINE` is set."""
-    from huggingface_hub import constants, is_offline_mode
-
-    if not is_offline_mode():
-        print(f"sending {what} to {repository} at {constants.ENDPOINT}", file=sys.stderr)
+        with replaced(constants, HF_HUB_OFFLINE=True):
+            yield
 
 
 GAP = "  "

@@ -123,30 +123,3 @@ def test_without_tensorflow_the_error_gives_the_install_command(monkeypatch):
     monkeypatch.setitem(sys.modules, "tensorflow_hub", None)
     with pytest.raises(AlignAttnError, match=re.escape(command)):
         resources_module.universal_sentence_encoder("https://tfhub.dev/google/universal-sentence-encoder/3")
-
-
-def announced(monkeypatch, capfd, endpoint, cache):
-    """Return what is printed before bert-base-uncased is loaded from a Hub and a cache."""
-    from huggingface_hub import constants
-
-    template = endpoint + "/{repo_id}/resolve/{revision}/{filename}"
-    monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
-    monkeypatch.setattr(constants, "ENDPOINT", endpoint)
-    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(cache))
-    resources_module.announce_bert()
-    return capfd.readouterr().err
-
-
-def test_bert_is_announced_before_the_hub_is_asked(tmp_path, monkeypatch, capfd):
-    from huggingface_hub import constants
-
-    endpoint = "http://127.0.0.1:9"
-    assert announced(monkeypatch, capfd, endpoint, tmp_path / "offline") == ""
-    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
-    said = announced(monkeypatch, capfd, endpoint, tmp_path)
-    assert said == f"asking {endpoint} for bert-base-uncased (440 MB, to {tmp_path})\n"
-    repository = tmp_path / "models--bert-base-uncased"
-    for file, content in {"refs/main": "abc", "snapshots/abc/model.safetensors": "weights"}.items():
-        (repository / file).parent.mkdir(parents=True)
-        (repository / file).write_text(content)
-    assert announced(monkeypatch, capfd, "http://127.0.0.1:9", tmp_path) == "", "cached"

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from alignattn.tasks.labels import UNLABELLED
 from alignattn.tasks.names import GRAPH, NPZ, TEST, TRAIN, VALIDATION
-from alignattn.utils.console import log_request
+from alignattn.utils.console import announce
 from alignattn.utils.errors import AlignAttnError, install_extra, one_line, plural
 from alignattn.utils.files import replacing
 from alignattn.utils.paths import cache_folder, check_file, file_state
@@ -242,7 +242,7 @@ def planetoid_file(task_name: str, graph_name: str, folder: str, cache_dir: str 
         raise AlignAttnError(
             f"task {task_name!r} needs torch-geometric: {install_extra('graph')}; or {advice}"
         ) from error
-    log_request(f"{graph_name}, by torch-geometric", HOST)
+    announce(f"asking {HOST} for {graph_name}, by torch-geometric")
     try:
         data = Planetoid(str(path.parent), graph_name)[0]
     except Exception as error:  # from any library that it downloads with
