@@ -23,9 +23,6 @@ from alignattn.utils.paths import check_free, publishable, published_names, unfi
 
 MEASURES: Mapping[str, tuple[str, str]] = {
     "sliced_wasserstein": ("distance", "query-key distance"),
-    "spread_distance": ("as is", "distance over spread, as is"),
-    "balanced_distance": ("balanced", "distance over spread, balanced"),
-    "distance_floor": ("floor", "distance over spread, floor"),
     "entropy": ("entropy", "entropy (nats)"),
     "previous": ("previous", "weight on previous token"),
     "next": ("next", "weight on next token"),
@@ -34,12 +31,7 @@ MEASURES: Mapping[str, tuple[str, str]] = {
 }
 """The columns of the table, with their headings in the terminal and the titles of their heat maps."""
 
-POOLED_TOKENS = 4096
-"""Maximum number of tokens of all texts together, whose queries and keys give the distances over the spread."""
-
-EXPLANATION = f"""distance: sliced Wasserstein distance of a text's queries and keys, in units of their size. as is: the
-same over the spread, on the first {POOLED_TOKENS:,} tokens of all texts. balanced: in the balanced basis, which leaves
-attention unchanged (nan: there is none). floor: between two halves of the queries, and of the keys.
+EXPLANATION = """distance: sliced Wasserstein distance of a text's queries and keys, in units of their size.
 entropy: in nats. previous, next, separators, rare: weight on the token before, the token after, special
 tokens, rare tokens. uniform: the same for equal attention weights."""
 
@@ -154,17 +146,15 @@ def load_texts(options: InspectOptions) -> tuple[Any, Any]:
 def measure_heads(loaded: Any, rows: Any, task: Any, max_length: int, batch_size: int) -> Any:
     """Return the measures of a model's heads on the texts of `rows`, truncated to `max_length` tokens.
 
-    They are computed on the real tokens of each text and averaged over texts, except the distances over the spread: one
-    text has too few tokens for a covariance. The result has a row per `layer` and `head`; those of the layer `uniform`
-    are the measures of equal weights.
+    They are computed on the real tokens of each text and averaged over texts. The result has a row per `layer` and
+    `head`; those of the layer `uniform` are the measures of equal weights.
     """
     import pandas as pd
     import torch
 
-    from alignattn.attention.distance import measure_distances, sliced_wasserstein
+    from alignattn.attention.distance import sliced_wasserstein
     from alignattn.finetuning.rows import input_batches
     from alignattn.patching import patch_of
-    from alignattn.patching.balance import reason_unbalanced
     from alignattn.tasks.task import EncodedSplit
 
     # Without overlap between the windows of a long context, each token is studied once.
@@ -176,8 +166,6 @@ def measure_heads(loaded: Any, rows: Any, task: Any, max_length: int, batch_size
     special = torch.tensor(loaded.tokenizer.all_special_ids)
     rare = torch.tensor(sorted(rare_tokens(ids, loaded.tokenizer.all_special_ids)))
     by_text: dict[str, list[Any]] = {}
-    clouds: list[tuple[Any, Any]] = []
-    room = POOLED_TOKENS
     with progress(Path(loaded.name).name, len(ids), "text") as bar:
         for batch in input_batches(task, split, loaded.tokenizer, range(len(ids)), batch_size):
             recorded = loaded.record(batch)
@@ -194,19 +182,11 @@ def measure_heads(loaded: Any, rows: Any, task: Any, max_length: int, batch_size
                 measures["sliced_wasserstein"] = distance.double().view(query.shape[:2])
                 for name, values in measures.items():
                     by_text.setdefault(name, []).append(values)
-                clouds.append((query[:, :, :room], key[:, :, :room]))
-                room = max(room - len(tokens), 0)
             bar.update(len(batch["input_ids"]))
     by_head = {name: torch.stack(values).nanmean(dim=0) for name, values in by_text.items()}
-    queries, keys = (torch.cat(part, dim=2) for part in zip(*clouds, strict=True))
-    pooled = [measure_distances(*layer) for layer in zip(queries, keys, strict=True)]
-    by_head["spread_distance"] = torch.stack([layer.as_is for layer in pooled])
-    by_head["distance_floor"] = torch.stack([layer.floor for layer in pooled])
-    by_head["balanced_distance"] = torch.stack([layer.balanced for layer in pooled])
-    if reason_unbalanced(loaded.model) is not None:
-        by_head["balanced_distance"].fill_(torch.nan)
-    layers = [*(patch_of(loaded.model).config.layers or range(len(pooled))), "uniform"]
-    index = pd.MultiIndex.from_product([layers, range(queries.shape[1])], names=["layer", "head"])
+    num_layers, num_heads = by_head["sliced_wasserstein"].shape
+    layers = [*(patch_of(loaded.model).config.layers or range(num_layers)), "uniform"]
+    index = pd.MultiIndex.from_product([layers, range(num_heads)], names=["layer", "head"])
     # Equal weights have no queries and keys, so the distances of their rows are missing.
     columns = {name: by_head[name].flatten().tolist() for name in MEASURES}
     return pd.DataFrame({name: pd.Series(column, index[: len(column)]) for name, column in columns.items()}, index)

@@ -16,14 +16,14 @@ from transformers.trainer_callback import ExportableState
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 from alignattn.attention.basis import cloud
-from alignattn.attention.distance import equal_counts, measure_distances, sliced_wasserstein
-from alignattn.finetuning.logs import AS_IS_NAME, BALANCED_NAME, DISTANCE_NAME, FLOOR_NAME
+from alignattn.attention.distance import equal_counts, sliced_wasserstein
+from alignattn.finetuning.logs import DISTANCE_NAME
 from alignattn.finetuning.options import TrainingOptions
 from alignattn.finetuning.results import EVALUATION, NOT_SCORES, score_text
 from alignattn.finetuning.rows import input_batches
 from alignattn.finetuning.task_trainer import TaskTrainer
 from alignattn.patching import collect, is_patched
-from alignattn.patching.balance import balance, reason_unbalanced
+from alignattn.patching.balance import balance
 from alignattn.tasks import Task
 from alignattn.tasks.task import EncodedSplit, TaskOptions
 from alignattn.training.checkpoints import restore
@@ -151,7 +151,7 @@ class BestBeside(TrainerCallback):
 
 
 class DistanceLog(TrainerCallback):
-    """Logs `query_key_distances` before the first step and with each logged loss.
+    """Logs the `query_key_distance` before the first step and with each logged loss.
 
     Training is unchanged: gradients are off, no random numbers are drawn, and the mode of the model is restored.
 
@@ -171,7 +171,6 @@ class DistanceLog(TrainerCallback):
         with_labels = trainer.task.is_generative
         batches = input_batches(trainer.task, split, split.tokenizer, first, DISTANCE_ROWS, with_labels=with_labels)
         self.batch = next(batches)
-        self.has_balanced = reason_unbalanced(trainer.model) is None
         # First in the list: callbacks that report the logs must see the entries that this one adds.
         trainer.callback_handler.callbacks.insert(0, self)
 
@@ -190,42 +189,27 @@ class DistanceLog(TrainerCallback):
     def _measure(self, model: PreTrainedModel) -> dict[str, float]:
         was_training = model.training
         try:
-            return query_key_distances(model, self.batch, has_balanced=self.has_balanced)
+            return {DISTANCE_NAME: query_key_distance(model, self.batch)}
         finally:
             model.train(was_training)
 
 
-def query_key_distances(
-    model: PreTrainedModel, batch: dict[str, Tensor], *, has_balanced: bool = True
-) -> dict[str, float]:
-    """Return the distances between queries and keys, averaged over heads and layers, by their names in logs.
-
-    They are the sliced Wasserstein distance and, with the batch's tokens pooled, the distances in units of the spread:
-    one half of the tokens gives the moments of the balanced basis, the other half is measured (`measure_distances`).
+def query_key_distance(model: PreTrainedModel, batch: dict[str, Tensor]) -> float:
+    """Return the sliced Wasserstein distance between queries and keys, averaged over heads and layers.
 
     Args:
         model: a patched model; it is left in evaluation mode.
         batch: `input_ids`, `attention_mask` and so on, `[B, n]`.
-        has_balanced: whether the model's attention allows a change of basis; if not, there is no balanced distance.
     """
     with torch.no_grad(), collect(model.eval()) as seen:
         model(**{name: tensor.to(model.device) for name, tensor in batch.items()})
-    # The real tokens' queries and keys of each layer, [H, N, d].
-    clouds = [
-        equal_counts(cloud(layer.query, layer.mask), cloud(keys, layer.key_mask))
-        for layer in seen.layers
-        if layer.query is not None and (keys := layer.shared_key) is not None
-    ]
-    measured = [measure_distances(query, key) for query, key in clouds]
-    by_layer = {
-        DISTANCE_NAME: [sliced_wasserstein(query[None], key[None]) for query, key in clouds],
-        AS_IS_NAME: [distances.as_is for distances in measured],
-        BALANCED_NAME: [distances.balanced for distances in measured],
-        FLOOR_NAME: [distances.floor for distances in measured],
-    }
-    if not has_balanced:
-        del by_layer[BALANCED_NAME]
-    return {name: float(torch.stack([part.mean() for part in parts]).mean()) for name, parts in by_layer.items()}
+    by_layer = []
+    for layer in seen.layers:
+        if layer.query is not None and (keys := layer.shared_key) is not None:
+            # The real tokens' queries and keys, `[H, N, d]`.
+            query, key = equal_counts(cloud(layer.query, layer.mask), cloud(keys, layer.key_mask))
+            by_layer.append(sliced_wasserstein(query[None], key[None]).mean())
+    return float(torch.stack(by_layer).mean())
 
 
 class Balancing(TrainerCallback):

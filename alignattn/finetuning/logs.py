@@ -20,8 +20,6 @@ STATE_FILE = "trainer_state.json"
 
 DISTANCE_NAME = "query_key_distance"
 """Name of the distance in logs, in units of the size of queries and keys."""
-AS_IS_NAME, BALANCED_NAME, FLOOR_NAME = (f"{DISTANCE_NAME}_{name}" for name in ("as_is", "balanced", "floor"))
-"""The distances in units of the spread: as is, in the basis with equal moments, and between halves of one cloud."""
 
 
 @dataclass(frozen=True)
@@ -51,9 +49,6 @@ Y_LABELS: Mapping[str, str] = {
     "critic_gap": "critic gap (0 to 2)",
     "marginal_error": "marginal error (L1)",
     DISTANCE_NAME: "distance (in units of their size)",
-    AS_IS_NAME: "distance (in units of their spread)",
-    BALANCED_NAME: "distance (in units of their spread)",
-    FLOOR_NAME: "distance (in units of their spread)",
 }
 """Axis labels of the logged quantities, in the order of the panels; evaluation scores follow."""
 SCORE_LABEL, ERROR_LABEL = "score (1: perfect)", "error (0: perfect)"

@@ -48,7 +48,7 @@ def scores(folder: Path) -> list[float]:
     rows = pq.read_table(folder / "predictions.parquet").to_pandas()
     error = expected_calibration_error(np.stack(rows["probabilities"]), rows["label"])
     log = json.loads((folder / "trainer_state.json").read_text())["log_history"]
-    distances = [entry["query_key_distance_as_is"] for entry in log if "query_key_distance_as_is" in entry]
+    distances = [entry["query_key_distance"] for entry in log if "query_key_distance" in entry]
     return [100 * (rows["prediction"] == rows["label"]).mean(), 100 * error, distances[0], distances[-1]]
 
 

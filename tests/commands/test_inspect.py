@@ -13,7 +13,7 @@ from conftest import VOCABULARY, tiny_model
 from transformers import AutoModel, AutoTokenizer, BertTokenizer
 
 import alignattn
-from alignattn.attention.distance import measure_distances, sliced_wasserstein
+from alignattn.attention.distance import sliced_wasserstein
 from alignattn.cli import USER_ERROR_EXIT_CODE
 from alignattn.cli import main as run_command
 from alignattn.commands import inspect
@@ -116,7 +116,6 @@ def plain_figures(folder: str) -> dict[tuple[int, int], dict[str, float]]:
             module.register_forward_hook(lambda _, __, out, role=role: projected[role].append(out))
     rare_ids = tokenizer.convert_tokens_to_ids(list(RARE_WORDS))
     figures: dict[tuple[int, int], dict[str, list[float]]] = {}
-    clouds: dict[int, list[tuple[torch.Tensor, torch.Tensor]]] = {}
     for text in TEXTS:
         batch = tokenizer(text, return_tensors="pt")
         ids = batch["input_ids"][0].tolist()
@@ -128,20 +127,12 @@ def plain_figures(folder: str) -> dict[tuple[int, int], dict[str, float]]:
             query, key = (
                 projected[role][layer].unflatten(-1, (NUM_HEADS, -1)).transpose(1, 2) for role in ("query", "key")
             )
-            clouds.setdefault(layer, []).append((query[0], key[0]))
             distances = {"sliced_wasserstein": sliced_wasserstein(query, key).tolist()}
             for head in range(NUM_HEADS):
                 values = weight_figures(attention[0, head].numpy(), ids, rare_ids)
                 values |= {name: by_head[head] for name, by_head in distances.items()}
                 for name, value in values.items():
                     figures.setdefault((layer, head), {}).setdefault(name, []).append(value)
-    pooled = {
-        layer: measure_distances(*(torch.cat(p, dim=1) for p in zip(*c, strict=True))) for layer, c in clouds.items()
-    }
-    for (layer, head), values in figures.items():
-        names = {"spread_distance": "as_is", "balanced_distance": "balanced", "distance_floor": "floor"}
-        for name, field in names.items():
-            values[name] = [float(getattr(pooled[layer], field)[head])]
     return {head: {name: float(np.mean(all_)) for name, all_ in values.items()} for head, values in figures.items()}
 
 
@@ -247,14 +238,6 @@ def test_a_checkpoint_keeps_the_attention_that_it_was_trained_with(texts: str, t
     table = inspect_model(arguments(save(tmp_path / "patched", model), texts, tmp_path / "out"))
     assert [line["layer"] for line in lines_of(tmp_path / "out")] == ["1"] * NUM_HEADS + ["2"] * NUM_HEADS
     assert table["entropy"].max() == 0
-
-
-def test_balanced_distances_are_missing_where_attention_fixes_the_basis(texts: str, tmp_path: Path, maps: list) -> None:
-    model = save(tmp_path / "model", tiny_model("modernbert"))
-    table = inspect_model(arguments(model, texts, tmp_path / "out"))
-    assert table["balanced_distance"].isna().all()
-    assert np.isfinite(table["spread_distance"]).all()
-    assert not any("balanced" in panel.title for panel in maps)
 
 
 @pytest.mark.parametrize("name", ["pairs.csv", "pairs.tsv", "pairs.csv.gz"])
