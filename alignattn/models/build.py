@@ -163,19 +163,21 @@ def checked_fields(given: Mapping[str, Any], config_class: type[PreTrainedConfig
     Raises:
         AlignAttnError: if a field is determined by the data, is unknown, or has an invalid value.
     """
-    inherited = {one.name for one in dataclasses.fields(PreTrainedConfig)}
-    known = [one.name for one in dataclasses.fields(config_class) if one.name not in inherited | {*FIELDS_OF_THE_DATA}]
-    usual, fields = config_class(), dict(given)
+    inherited = {field.name for field in dataclasses.fields(PreTrainedConfig)}
+    allowed = [
+        field.name for field in dataclasses.fields(config_class) if field.name not in inherited | {*FIELDS_OF_THE_DATA}
+    ]
+    defaults, fields = config_class(), dict(given)
     for name, value in given.items():
         if name in FIELDS_OF_THE_DATA:
             raise AlignAttnError(f"the data determine {name}: leave it out")
-        if name not in known:
+        if name not in allowed:
             raise AlignAttnError(
-                f"{config_class.__name__} has no field {name!r}{did_you_mean(name, known, aside=True)}"
+                f"{config_class.__name__} has no field {name!r}{did_you_mean(name, allowed, aside=True)}"
             )
-        if expected := _unmet(name, value, getattr(usual, name)):
+        if expected := _unmet(name, value, getattr(defaults, name)):
             raise AlignAttnError(f"{name} is {shown(value)} and must be {expected}: correct it")
-        if isinstance(getattr(usual, name), float):
+        if isinstance(getattr(defaults, name), float):
             fields[name] = float(value)
     try:
         config_class(**fields)
@@ -184,18 +186,18 @@ def checked_fields(given: Mapping[str, Any], config_class: type[PreTrainedConfig
     return fields
 
 
-def _unmet(name: str, value: Any, usual: Any) -> str:
+def _unmet(name: str, value: Any, default: Any) -> str:
     """The requirement that a field's value violates; empty if none."""
-    if isinstance(usual, list | tuple):
+    if isinstance(default, list | tuple):
         are_counts = isinstance(value, list | tuple) and all(map(_is_count, value))
         return "" if are_counts else "a list of whole numbers from 1"
     if name == "dropout":
         return "" if _is_finite(value) and 0 <= value < 1 else "a number from 0, below 1"
     if name in OF_HARD_ATTENTION:
         return "" if _is_finite(value) and value >= 0 else "a finite number from 0"
-    if isinstance(usual, float):
+    if isinstance(default, float):
         return "" if _is_finite(value) else "a finite number"
-    if isinstance(usual, bool) or not isinstance(usual, int):
+    if isinstance(default, bool) or not isinstance(default, int):
         return ""
     if name == "filter_width":
         return "" if _is_count(value) and value % 2 else "an odd number from 1"

@@ -314,25 +314,25 @@ def options_of(options: Any) -> Mapping[str, Option]:
     known: dict[str, Option] = {}
     for group in _groups_of(options).values():
         known |= options_of(group)
-    for own in dataclasses.fields(options):
-        if OPTION not in own.metadata:
+    for dataclass_field in dataclasses.fields(options):
+        if OPTION not in dataclass_field.metadata:
             continue
-        hint, home = hints[own.name], homes[own.name]
-        alternatives = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
-        members = [one for one in alternatives if one is not type(None)]
-        values = [get_args(one)[0] if get_origin(one) is tuple else one for one in members]
-        of_type = dict(detail for one in values if get_origin(one) is Annotated for detail in one.__metadata__)
-        types = [get_args(one)[0] if get_origin(one) is Annotated else one for one in values]
+        field_hint, home = hints[dataclass_field.name], homes[dataclass_field.name]
+        alternatives = get_args(field_hint) if get_origin(field_hint) in (Union, UnionType) else (field_hint,)
+        members = [hint for hint in alternatives if hint is not type(None)]
+        value_hints = [get_args(hint)[0] if get_origin(hint) is tuple else hint for hint in members]
+        of_type = dict(detail for hint in value_hints if get_origin(hint) is Annotated for detail in hint.__metadata__)
+        types = [get_args(hint)[0] if get_origin(hint) is Annotated else hint for hint in value_hints]
         details = {"group": home.heading, "rare": home.all_rare, "metavar": PLACEHOLDERS[types[0]]}
-        known[own.name] = Option(
-            name=own.name,
+        known[dataclass_field.name] = Option(
+            name=dataclass_field.name,
             types=types,
-            default=own.default,
-            is_list=any(get_origin(one) is tuple for one in members),
+            default=dataclass_field.default,
+            is_list=any(get_origin(hint) is tuple for hint in members),
             takes_none=type(None) in alternatives,
-            **{**details, **of_type, **own.metadata[OPTION]},
+            **{**details, **of_type, **dataclass_field.metadata[OPTION]},
         )
-    return {name: one for name, one in known.items() if name not in options.hidden}
+    return {name: entry for name, entry in known.items() if name not in options.hidden}
 
 
 @_cached
@@ -444,26 +444,27 @@ def check_together(known: Mapping[str, Option], values: Mapping[str, Any]) -> No
         AlignAttnError: if an option that another requires is missing, or two options exclude each other.
     """
 
-    def is_given(other: str) -> bool:
-        name, equals, value = other.partition("=")
+    def is_given(condition: str) -> bool:
+        name, equals, value = condition.partition("=")
         return str(values[name]) == value if equals else values[name] != known[name].default
 
-    def in_words(other: str) -> str:
-        name, _, value = other.partition("=")
+    def in_words(condition: str) -> str:
+        name, _, value = condition.partition("=")
         return value or known[name].label if known[name].positional else f"--{name} {value}".strip()
 
     for name, entry in known.items():
         if not is_given(name):
             continue
         requires, excludes = (
-            [other for other in others if other.partition("=")[0] in known]
-            for others in (entry.requires, entry.excludes)
+            [condition for condition in conditions if condition.partition("=")[0] in known]
+            for conditions in (entry.requires, entry.excludes)
         )
         if requires and len(requires) == len(entry.requires) and not any(map(is_given, requires)):
             raise AlignAttnError(f"{entry.label} needs {' or '.join(map(in_words, requires))}; leave it out otherwise")
-        if other := next(filter(is_given, excludes), None):
+        if condition := next(filter(is_given, excludes), None):
             raise AlignAttnError(
-                f"{entry.label} does not go with {in_words(other)}: {entry.excludes[other]}; leave one of them out"
+                f"{entry.label} does not go with {in_words(condition)}: {entry.excludes[condition]}; "
+                "leave one of them out"
             )
 
 
@@ -592,33 +593,33 @@ def read_words(options: type[Options], words: Sequence[str], parser: OneLineErro
             normalised.append(f"--{name}=true")
         else:
             normalised.append(f"--{name}{equals}{value}")
-    parsed, left = parser.parse_known_intermixed_args(normalised)
-    given = vars(parsed)
-    rest = next((entry.name for entry in known.values() if entry.rest), None)
-    if rest is not None:
-        given |= {rest: tuple(left)} if left else {}
-    elif left:
+    parsed, unparsed = parser.parse_known_intermixed_args(normalised)
+    values = vars(parsed)
+    rest_name = next((entry.name for entry in known.values() if entry.rest), None)
+    if rest_name is not None:
+        values |= {rest_name: tuple(unparsed)} if unparsed else {}
+    elif unparsed:
         other_parser, _ = _other_parser(options)
         other_parser.prog = parser.prog
-        others, left = other_parser.parse_known_args(left)
-        given |= vars(others)
-        if unknown := [word[2:].partition("=")[0].replace("-", "_") for word in left if word.startswith("--")]:
+        parsed_others, unparsed = other_parser.parse_known_args(unparsed)
+        values |= vars(parsed_others)
+        if unknown := [word[2:].partition("=")[0].replace("-", "_") for word in unparsed if word.startswith("--")]:
             raise UnknownOptionError(unknown, options)
-        if left:
-            parser.error(f"unexpected words: {' '.join(left)}")
-    path = CONFIG.checked(given.pop(CONFIG.name, None))
+        if unparsed:
+            parser.error(f"unexpected words: {' '.join(unparsed)}")
+    path = CONFIG.checked(values.pop(CONFIG.name, None))
     if path is None:
-        return given
-    of_file = read_options_file(options, Path(path))
-    for name, values in given.items():
-        if name in known and known[name].metavar == NAMED_VALUE and of_file.get(name):
+        return values
+    file_values = read_options_file(options, Path(path))
+    for name, overrides in values.items():
+        if name in known and known[name].metavar == NAMED_VALUE and file_values.get(name):
             # Those of the command line override those of the file, and `NAME=` removes one.
-            entries = {entry.partition("=")[0]: entry for entry in of_file[name]}
-            for entry in values:
+            entries = {entry.partition("=")[0]: entry for entry in file_values[name]}
+            for entry in overrides:
                 key, equals, value = entry.partition("=")
                 if key in entries and equals and not value:
                     del entries[key]
                 else:
                     entries[key] = entry
-            given[name] = list(entries.values()) or None
-    return of_file | given
+            values[name] = list(entries.values()) or None
+    return file_values | values
