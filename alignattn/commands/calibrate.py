@@ -170,36 +170,40 @@ def calibrate(options: CalibrateOptions) -> list[CalibrationReport]:
         if split not in splits:
             raise AlignAttnError(f"--split: there is no split {split!r}: choose among {', '.join(splits)}")
     temperatures = fit_temperatures(files, fit_on, options.seed)
-    parts = _reported_splits(files, temperatures, options.split)
+    reported_splits = _reported_splits(files, temperatures, options.split)
     check_free(folder, [CALIBRATION_FILE, REPORT_FILE])
     # The in-domain rows for a split are those of its file, or else the only ones.
-    in_domain = {part.file: part for part in parts if part.split == options.in_domain}
-    others = [] if options.in_domain is None else [part for part in parts if part.split != options.in_domain]
+    in_domain = {reported.file: reported for reported in reported_splits if reported.split == options.in_domain}
+    out_of_domain = (
+        []
+        if options.in_domain is None
+        else [reported for reported in reported_splits if reported.split != options.in_domain]
+    )
     if options.in_domain is not None and not in_domain:
-        names = ", ".join(dict.fromkeys(part.split for part in parts))
+        names = ", ".join(dict.fromkeys(reported.split for reported in reported_splits))
         raise AlignAttnError(f"--in_domain: split {options.in_domain!r} is not reported: choose among {names}")
-    if len(in_domain) > 1 and any(part.file not in in_domain for part in others):
+    if len(in_domain) > 1 and any(reported.file not in in_domain for reported in out_of_domain):
         raise AlignAttnError(
             f"--in_domain: several files have a split {options.in_domain!r}, and others do not: give those files "
             "separately"
         )
-    drawn = {"resamples": options.resamples, "seed": options.seed}
+    resampling = {"resamples": options.resamples, "seed": options.seed}
     reports = [
-        (part, part.rows.estimates(num_bins=options.num_bins, **drawn))
-        for part in counted(parts, "bootstrap", len(parts), "split")
+        (reported, reported.rows.estimates(num_bins=options.num_bins, **resampling))
+        for reported in counted(reported_splits, "bootstrap", len(reported_splits), "split")
     ]
     # AUROC of confidence, in-domain rows against the rows of each reported split, by split and state.
     shifts: dict[str, Any] = {}
-    for part in others:
-        own = in_domain.get(part.file) or next(iter(in_domain.values()))
-        shifts[part.name] = own.rows.shifts_to(part.rows, **drawn)
+    for reported in out_of_domain:
+        reference = in_domain.get(reported.file) or next(iter(in_domain.values()))
+        shifts[reported.name] = reference.rows.shifts_to(reported.rows, **resampling)
     header, rows = figure_cells(reports)
     intervals = interval_notes("Below each figure", options.num_bins, options.resamples)
-    decided: list[str] = []
+    decision_lines: list[str] = []
     with unfinished(folder):
         sections = [Section(title="Figures", notes=intervals, header=header, rows=rows)]
-        for part, summary in reports:
-            sections.append(Section(title=part.name, charts=part.rows.charts(summary, options.num_bins)))
+        for reported, summary in reports:
+            sections.append(Section(title=reported.name, charts=reported.rows.charts(summary, options.num_bins)))
         if options.run is not None:
             file, temperature = files[0], temperatures[0]
             assert temperature is not None
@@ -208,19 +212,19 @@ def calibrate(options: CalibrateOptions) -> list[CalibrationReport]:
             is_fitted = np.isin(np.arange(len(file.labels)), temperature.rows)
             halves = (LabelledRows(scaled[half], file.labels[half], uniform[half]) for half in (is_fitted, ~is_fitted))
             calibration = Calibration(temperature.value, *halves)
-            decided, charts = render_decisions(calibration), decision_charts(calibration)
+            decision_lines, charts = render_decisions(calibration), decision_charts(calibration)
             held_out = f"{len(calibration.held_out.labels)} held-out rows"
             sections.append(Section(title="What is answered", notes=[held_out], charts=charts))
-        title = f"Calibration of {', '.join(part.name for part, _ in reports)}"
+        title = f"Calibration of {', '.join(reported.name for reported, _ in reports)}"
         write_report(folder / REPORT_FILE, title, {}, sections)
         write_json(folder / CALIBRATION_FILE, _content(files, temperatures, reports, shifts, options))
         if options.run is not None:
             write_run_calibration(folder, calibration)
     shift_lines = [
         f"AUROC of the largest probability, {options.in_domain} against {name}, {state}: "
-        f"{percent_text(one, unit=' %')}; 50 % is uninformative"
+        f"{percent_text(estimate, unit=' %')}; 50 % is uninformative"
         for name, estimates in shifts.items()
-        for state, one in estimates.items()
+        for state, estimate in estimates.items()
     ]
     fitted = {temperature.file: temperature for temperature in temperatures if temperature}
     caption = [
@@ -240,7 +244,7 @@ def calibrate(options: CalibrateOptions) -> list[CalibrationReport]:
             if file.bad_rows
         ),
     ]
-    print("\n".join([render_table(header, rows), "", *shift_lines, *caption, *decided, f"written to {folder}"]))
+    print("\n".join([render_table(header, rows), "", *shift_lines, *caption, *decision_lines, f"written to {folder}"]))
     return reports
 
 
@@ -258,7 +262,7 @@ def _reported_splits(
         while all(len(name) > 1 for name in names) and len({name[end] for name in names}) == 1:
             for name in names:
                 name.pop(end)
-    parts = []
+    reported_splits = []
     for file, name, temperature in zip(files, names, temperatures, strict=True):
         is_reported = np.ones(len(file.labels), dtype=bool)
         if temperature and temperature.file == file.path:
@@ -271,8 +275,8 @@ def _reported_splits(
                 if temperature:
                     scaled = ScaledPredictions.by_temperature(probabilities, labels, temperature.value)
                 called = split if len(files) == 1 else f"{'/'.join(name)}: {split}"
-                parts.append(ReportedSplit(called, file.path, split, scaled, temperature))
-    return parts
+                reported_splits.append(ReportedSplit(called, file.path, split, scaled, temperature))
+    return reported_splits
 
 
 def figure_cells(reports: Sequence[CalibrationReport]) -> tuple[list[str], list[list[str]]]:
@@ -280,12 +284,12 @@ def figure_cells(reports: Sequence[CalibrationReport]) -> tuple[list[str], list[
     from alignattn.evaluation.calibration import FIGURES
     from alignattn.reports.charts import interval_text
 
-    has_temperature = any(part.fitted for part, _ in reports)
+    has_temperature = any(reported.fitted for reported, _ in reports)
     lines = []
-    for part, summary in reports:
+    for reported, summary in reports:
         for state, estimates in summary.items():
-            value = part.fitted.value if part.fitted and state == "after" else 1
-            start = [part.name, *([f"{value:.3f}"] if has_temperature else []), str(len(part.rows.labels))]
+            value = reported.fitted.value if reported.fitted and state == "after" else 1
+            start = [reported.name, *([f"{value:.3f}"] if has_temperature else []), str(len(reported.rows.labels))]
             numbers, intervals = [], []
             for name, figure in FIGURES.items():
                 digits, factor = (1, 100) if figure.is_share else (3, 1)
@@ -313,13 +317,14 @@ def _content(
     contents = []
     for file, temperature in zip(files, temperatures, strict=True):
         splits: dict[str, Any] = {}
-        for part, summary in reports:
-            if part.file == file.path:
-                fitted, shift = part.fitted, shifts.get(part.name, {})
-                splits[part.split] = {
-                    "rows": len(part.rows.labels),
+        for reported, summary in reports:
+            if reported.file == file.path:
+                fitted, shift = reported.fitted, shifts.get(reported.name, {})
+                splits[reported.split] = {
+                    "rows": len(reported.rows.labels),
                     # The temperature was fitted on the other half of the split.
-                    "is_other_half": fitted is not None and (fitted.file, fitted.split) == (part.file, part.split),
+                    "is_other_half": fitted is not None
+                    and (fitted.file, fitted.split) == (reported.file, reported.split),
                     **{state: {name: asdict(one) for name, one in ones.items()} for state, ones in summary.items()},
                     **({"shift_auroc": {state: asdict(one) for state, one in shift.items()}} if shift else {}),
                 }
@@ -387,22 +392,22 @@ def decision_charts(calibration: "Calibration") -> "dict[str, Markup]":
     from alignattn.evaluation.calibration.decisions import ABSTENTION_DELTA, SET_SCORES, rows_needed
     from alignattn.reports.charts import line_chart
 
-    candidates = [one for one in calibration.candidates() if one.answered]
-    shares = [one.answered / one.rows for one in candidates]
+    candidates = [candidate for candidate in calibration.candidates() if candidate.answered]
+    shares = [candidate.answered / candidate.rows for candidate in candidates]
     risk = {
-        "wrong": list(zip(shares, [one.errors / one.answered for one in candidates], strict=True)),
+        "wrong": list(zip(shares, [candidate.errors / candidate.answered for candidate in candidates], strict=True)),
         f"{100 * (1 - ABSTENTION_DELTA):g} % bound at each confidence alone": list(
-            zip(shares, [one.bound for one in candidates], strict=True)
+            zip(shares, [candidate.bound for candidate in candidates], strict=True)
         ),
     }
     levels = np.arange(0.5, 1, 0.01).round(2)
     lowest = max(levels[0], 1 - calibration.held_out.is_wrong.mean())
     rows = len(calibration.held_out.labels)
-    wanted = [one for one in levels.tolist() if one >= lowest and rows_needed(one) <= rows]
+    wanted = [level for level in levels.tolist() if level >= lowest and rows_needed(level) <= rows]
     coverage = {}
     for method in SET_SCORES:
-        found = [_sets(calibration, one, method) for one in wanted]
-        coverage[method] = [(float((sizes == 1).mean()), float(covered.mean())) for sizes, covered in found]
+        sets = [_sets(calibration, level, method) for level in wanted]
+        coverage[method] = [(float((sizes == 1).mean()), float(covered.mean())) for sizes, covered in sets]
     charts = {
         "answers above a confidence": (risk, "risk: share of wrong answers"),
         "sets of one class": (coverage, "coverage: share of sets with the label"),
@@ -468,26 +473,28 @@ def predict_calibration_rows(options: CalibrateOptions) -> "Predictions":
     warn_plain(run.folder, run.options)
     split = _file_rows(run, options) if options.rows else _own_rows(run, options)
     origin = str(split.path)
-    numbers = np.array(list(islice(numbers_without(split.left_out), len(split.dataset))))
-    trained = set() if split.trained is None else set(row_digests(split.trained, run.task))
-    is_new = np.array([digest not in trained for digest in row_digests(split.dataset, run.task)])
-    problems = {int(number): "the run was trained on it" for number in numbers[~is_new]}
-    trained_on = list_bad_rows(problems, origin, len(split.dataset), skip=options.skip_bad_rows)
+    row_numbers = np.array(list(islice(numbers_without(split.left_out), len(split.dataset))))
+    trained_digests = set() if split.trained is None else set(row_digests(split.trained, run.task))
+    is_new = np.array([digest not in trained_digests for digest in row_digests(split.dataset, run.task)])
+    overlap_problems = {int(number): "the run was trained on it" for number in row_numbers[~is_new]}
+    trained_on = list_bad_rows(overlap_problems, origin, len(split.dataset), skip=options.skip_bad_rows)
     dataset = split.dataset.select(np.flatnonzero(is_new))
     predictor = load_predictor(run)
     encoded = predictor.encode(dataset.select_columns(list(run.task.input_columns)))
     with progress("predict", len(dataset), "row") as bar:
         probabilities = probabilities_of(predictor.answers(encoded, Batching(), bar.update))
     labels = np.asarray(dataset[run.task.label_column][:])
-    found = find_bad_rows(probabilities, labels)
-    list_bad_rows({int(numbers[is_new][row]): text for row, text in found.items()}, origin, len(dataset), skip=None)
+    problems = find_bad_rows(probabilities, labels)
+    list_bad_rows(
+        {int(row_numbers[is_new][row]): text for row, text in problems.items()}, origin, len(dataset), skip=None
+    )
     labels = labels.astype(np.int64)
-    present = set(labels.tolist())
-    if absent := [name for number, name in enumerate(run.task.labels) if number not in present]:
+    present_labels = set(labels.tolist())
+    if absent := [name for label, name in enumerate(run.task.labels) if label not in present_labels]:
         print(f"no calibration row has the label {listing(absent)}: nothing is guaranteed for it", file=sys.stderr)
-    bad = sorted([*split.bad, *trained_on], key=lambda one: one.row)
+    bad_rows = sorted([*split.bad, *trained_on], key=lambda bad_row: bad_row.row)
     inputs = input_numbers(encoded.rows, run.task)
-    return Predictions(split.path, probabilities, labels, np.full(len(labels), split.name), bad, inputs)
+    return Predictions(split.path, probabilities, labels, np.full(len(labels), split.name), bad_rows, inputs)
 
 
 def _own_rows(run: FinishedRun, options: CalibrateOptions) -> LabelledSplit:

@@ -131,8 +131,8 @@ def _compare(predictor: "Predictor", files: list[Path]) -> list[dict[str, Any]]:
     from alignattn.tasks.rows import max_samples
 
     def in_onnx(session: Any, **batch: torch.Tensor) -> dict[str, torch.Tensor]:
-        arrays = session.run(None, {one.name: batch[one.name].numpy() for one in session.get_inputs()})
-        return {one.name: torch.from_numpy(array) for one, array in zip(session.get_outputs(), arrays, strict=True)}
+        arrays = session.run(None, {node.name: batch[node.name].numpy() for node in session.get_inputs()})
+        return {node.name: torch.from_numpy(array) for node, array in zip(session.get_outputs(), arrays, strict=True)}
 
     run, model, compared = predictor.run, predictor.model, []
     forwards: dict[str, Any] = {"PyTorch": model.forward}
@@ -148,19 +148,19 @@ def _compare(predictor: "Predictor", files: list[Path]) -> list[dict[str, Any]]:
             model.forward = forward
             outputs, labels = predictor.outputs(encoded, Batching())
             evaluation = loaded.task.evaluate(encoded, outputs, labels)
-            values = np.concatenate([np.ravel(one) for one in (outputs if isinstance(outputs, tuple) else [outputs])])
-            found = evaluation.predictions["prediction"].to_pylist()
-            answers = [round(one, 3) if isinstance(one, float) else one for one in found]
-            expected = expected or (values, answers)
-            difference, differing = float(np.abs(values - expected[0]).max()), sum(map(ne, answers, expected[1]))
+            flat = np.concatenate([np.ravel(array) for array in (outputs if isinstance(outputs, tuple) else [outputs])])
+            predicted = evaluation.predictions["prediction"].to_pylist()
+            answers = [round(answer, 3) if isinstance(answer, float) else answer for answer in predicted]
+            expected = expected or (flat, answers)
+            difference, differing = float(np.abs(flat - expected[0]).max()), sum(map(ne, answers, expected[1]))
             # It is NaN where an output is.
             if name == ONNX_FILE and not difference <= MAX_DIFFERENCE * max(1, np.abs(expected[0]).max()):
                 raise AlignAttnError(f"{files[0]} differs from PyTorch by {difference:.2g}: do not use it")
             report = {"split": split, "model": name, "rows": len(rows), "metrics": evaluation.metrics}
             compared.append({**report, "difference": difference, "differing_predictions": differing})
             scores = ", ".join(f"{metric} {score_text(metric, value)}" for metric, value in evaluation.metrics.items())
-            differing = f"{differing} of {len(rows)} predictions differ, outputs by at most {difference:.2g}"
-            print(f"{split}, {name}: {scores} ({differing})")
+            summary = f"{differing} of {len(rows)} predictions differ, outputs by at most {difference:.2g}"
+            print(f"{split}, {name}: {scores} ({summary})")
     if not compared:
         print("the run has no evaluation rows, so nothing is compared")
     return compared

@@ -227,18 +227,23 @@ class Calibration:
         fewest = answers_needed(max_error)
         if rows < fewest:
             return f"it takes at least {fewest} answered rows, all of them right, and there are {rows}"
-        one = min((one for one in self.candidates() if one.answered >= fewest), key=lambda one: one.bound)
-        where = f"at best, from confidence {one.threshold:.4g}"
-        if one.bound <= max_error:
+        candidate = min(
+            (candidate for candidate in self.candidates() if candidate.answered >= fewest),
+            key=lambda candidate: candidate.bound,
+        )
+        where = f"at best, from confidence {candidate.threshold:.4g}"
+        if candidate.bound <= max_error:
             # It would pass, but the tests end before they reach it.
-            one = self.tested(max_error)[0]
-            where = f"from confidence {one.threshold:.4g}, at which the other half of the rows lets the tests begin"
-        if one.answered < fewest:
-            return f"{where}, {one.answered} rows are answered, and it takes at least {fewest}, all of them right"
-        allowed = int(np.count_nonzero(error_bound(np.arange(one.answered), one.answered) <= max_error)) - 1
+            candidate = self.tested(max_error)[0]
+            where = (
+                f"from confidence {candidate.threshold:.4g}, at which the other half of the rows lets the tests begin"
+            )
+        if candidate.answered < fewest:
+            return f"{where}, {candidate.answered} rows are answered, and it takes at least {fewest}, all of them right"
+        allowed = int(np.count_nonzero(error_bound(np.arange(candidate.answered), candidate.answered) <= max_error)) - 1
         return (
-            f"{where}, {one.errors} of {one.answered} answered rows are wrong "
-            f"({100 * one.errors / one.answered:.2g} %), and at most {allowed} may be"
+            f"{where}, {candidate.errors} of {candidate.answered} answered rows are wrong "
+            f"({100 * candidate.errors / candidate.answered:.2g} %), and at most {allowed} may be"
         )
 
     def shift(self, probabilities: Array) -> float:

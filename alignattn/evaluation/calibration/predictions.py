@@ -86,21 +86,21 @@ def read_predictions(
                 f"{path} has no column {name!r} (it has {', '.join(table.column_names)}): name another with {option} "
                 "(only tasks with one class per row have probabilities)"
             )
-        found = table[name].combine_chunks()
+        values = table[name].combine_chunks()
         # Depending on the version of pyarrow, this is an array or a chunked array of one chunk.
-        return found.chunk(0) if isinstance(found, pa.ChunkedArray) else found
+        return values.chunk(0) if isinstance(values, pa.ChunkedArray) else values
 
     lists = column(probabilities_column, "--probabilities_column")
-    kind = lists.type
-    given = column(label_column, "--label_column")
-    if not (pa.types.is_integer(given.type) or pa.types.is_floating(given.type)):
-        raise AlignAttnError(f"column {label_column!r} of {path} holds {given.type} and must hold class numbers")
+    list_type = lists.type
+    label_values = column(label_column, "--label_column")
+    if not (pa.types.is_integer(label_values.type) or pa.types.is_floating(label_values.type)):
+        raise AlignAttnError(f"column {label_column!r} of {path} holds {label_values.type} and must hold class numbers")
     # A missing label is NaN.
-    labels = given.to_numpy(zero_copy_only=False).astype(np.float64)
-    is_list = pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
-    if not is_list or not (pa.types.is_floating(kind.value_type) or pa.types.is_integer(kind.value_type)):
+    labels = label_values.to_numpy(zero_copy_only=False).astype(np.float64)
+    is_list = pa.types.is_list(list_type) or pa.types.is_large_list(list_type) or pa.types.is_fixed_size_list(list_type)
+    if not is_list or not (pa.types.is_floating(list_type.value_type) or pa.types.is_integer(list_type.value_type)):
         raise AlignAttnError(
-            f"column {probabilities_column!r} of {path} holds {kind} and must hold a list of probabilities a row"
+            f"column {probabilities_column!r} of {path} holds {list_type} and must hold a list of probabilities a row"
         )
     # A missing list has no probabilities.
     lengths = pc.fill_null(pc.list_value_length(lists), 0).to_numpy(zero_copy_only=False).astype(np.int64)
@@ -125,11 +125,11 @@ def read_predictions(
     good = np.array([row not in problems for row in regular.tolist()])
     inputs = None
     if INPUT_COLUMN in table.column_names:
-        read = table[INPUT_COLUMN].combine_chunks()
+        raw_inputs = table[INPUT_COLUMN].combine_chunks()
         # The inputs are known if the column tells that of each row.
-        if not read.null_count and (pa.types.is_integer(read.type) or pa.types.is_string(read.type)):
-            numbers = np.unique(read.to_numpy(zero_copy_only=False), return_inverse=True)[1]
-            inputs = numbers[regular[good]].astype(np.uint64)
+        if not raw_inputs.null_count and (pa.types.is_integer(raw_inputs.type) or pa.types.is_string(raw_inputs.type)):
+            input_codes = np.unique(raw_inputs.to_numpy(zero_copy_only=False), return_inverse=True)[1]
+            inputs = input_codes[regular[good]].astype(np.uint64)
     return Predictions(
         path,
         probabilities[good],
