@@ -253,7 +253,7 @@ def view_head(folder: Path, name: str, examples: Examples, layer: int | None, he
     """
     loaded = load_recorded_model(str(folder), examples.task_type.tokenizer_options)
     loaded.check_reads(examples.task_type, examples.description)
-    # The layer's number, and its place among the recorded layers.
+    # The layer's number, and its position among the recorded layers.
     patched = patch_of(loaded.model).config.layers
     if loaded.reads_texts_alone:
         recorded = loaded.record({"input_ids": torch.tensor([loaded.tokenizer.all_special_ids[:1]])})
@@ -261,33 +261,33 @@ def view_head(folder: Path, name: str, examples: Examples, layer: int | None, he
     else:
         # A forward also needs an image, and there is none yet.
         num_layers, num_heads = len(patched or loaded.declared_sides), loaded.model.config.num_attention_heads
-    numbers = list(patched or range(num_layers))
+    layers = list(patched or range(num_layers))
     if not 0 <= head < num_heads:
         raise AlignAttnError(f"--head {head}: {name} has heads 0 to {num_heads - 1}")
-    if layer is not None and layer not in numbers:
-        is_whole = numbers == list(range(num_layers))
-        there = f"0 to {num_layers - 1}" if is_whole else f"{', '.join(map(str, numbers))}, the patched ones"
-        raise AlignAttnError(f"--layer {layer}: {name} has layers {there}")
-    number = numbers[-1] if layer is None else layer
-    place = numbers.index(number)
+    if layer is not None and layer not in layers:
+        is_whole = layers == list(range(num_layers))
+        available = f"0 to {num_layers - 1}" if is_whole else f"{', '.join(map(str, layers))}, the patched ones"
+        raise AlignAttnError(f"--layer {layer}: {name} has layers {available}")
+    layer_id = layers[-1] if layer is None else layer
+    position = layers.index(layer_id)
 
     encoded = examples.encode(loaded.tokenizer)
-    longest, most = (
+    longest, max_tokens = (
         max(example["input_ids"].shape[1] for example in encoded),
         most_tokens(loaded.model, loaded.tokenizer),
     )
-    if longest > most:
+    if longest > max_tokens:
         raise AlignAttnError(
-            f"the text has {longest} tokens, more than the maximum of {name}, {most}: give a shorter one"
+            f"the text has {longest} tokens, more than the maximum of {name}, {max_tokens}: give a shorter one"
         )
     texts = []
     for example in encoded:
         tokens = loaded.tokenizer.convert_ids_to_tokens(example["input_ids"][0].tolist())
         texts.append(
-            SeenText(tokens, **{role: of_role[0, head] for role, of_role in loaded.record(example)[place].items()})
+            SeenText(tokens, **{role: of_role[0, head] for role, of_role in loaded.record(example)[position].items()})
         )
-    (sides,) = loaded.sides([number])
-    return HeadView(name, number, head, sides, texts, reason_unbalanced(loaded.model))
+    (sides,) = loaded.sides([layer_id])
+    return HeadView(name, layer_id, head, sides, texts, reason_unbalanced(loaded.model))
 
 
 def in_plane(points: NDArray[Any], seed: int) -> list[tuple[float, float]]:

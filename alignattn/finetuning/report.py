@@ -143,8 +143,12 @@ def _row_sections(task: Task, split: EncodedSplit, predictions: pa.Table, names:
     if LABEL_PROBABILITIES in predictions.column_names:
         labels, probabilities = _matrix(predictions["label"]), _matrix(predictions[LABEL_PROBABILITIES])
         of_label = np.stack([1 - probabilities.ravel(), probabilities.ravel()], axis=1)
-        is_true, found = labels.astype(bool), probabilities > 1 / 2
-        counts = [(one & other).sum(axis=0) for one in (is_true, ~is_true) for other in (found, ~found)]
+        is_true, is_predicted = labels.astype(bool), probabilities > 1 / 2
+        counts = [
+            (truth & prediction).sum(axis=0)
+            for truth in (is_true, ~is_true)
+            for prediction in (is_predicted, ~is_predicted)
+        ]
         rows = [[name, *(f"{count:,}" for count in line)] for name, *line in zip(names, *counts, strict=True)]
         right_and_wrong = Section(
             title="Right and wrong by label",
@@ -152,12 +156,14 @@ def _row_sections(task: Task, split: EncodedSplit, predictions: pa.Table, names:
             header=["label", "found", "missed", "wrongly found", "rightly absent"],
             rows=rows[:MAX_CLASSES],
         )
-        confidence = np.where(found == is_true, -1, np.where(found, probabilities, 1 - probabilities)).ravel()
+        confidence = np.where(
+            is_predicted == is_true, -1, np.where(is_predicted, probabilities, 1 - probabilities)
+        ).ravel()
         lines = []
-        for place in _worst(confidence):
-            row, column = divmod(place, len(names))
-            said = "predicted" if found[row, column] else "missed"
-            lines.append((row, [names[column], said, f"{100 * confidence[place]:.1f}"]))
+        for index in _worst(confidence):
+            row, column = divmod(index, len(names))
+            verb = "predicted" if is_predicted[row, column] else "missed"
+            lines.append((row, [names[column], verb, f"{100 * confidence[index]:.1f}"]))
         wrong = f"the {int((confidence >= 0).sum()):,} wrong ones of {confidence.size:,} labels"
         header = ["label", "wrongly", "confidence"]
         mistakes = _mistakes("Most confident mistakes", lines, header, wrong, task, split)
@@ -187,8 +193,8 @@ def _row_sections(task: Task, split: EncodedSplit, predictions: pa.Table, names:
     if task.can_weight_classes and pa.types.is_list(predictions["label"].type):
         tags = [predictions[name].combine_chunks().flatten().to_pylist() for name in ("label", "prediction")]
         all_tags = list(dict.fromkeys([*names, *tags[0], *tags[1]]))
-        number = {name: index for index, name in enumerate(all_tags)}
-        gold, guessed = (np.array([number[tag] for tag in one], dtype=np.int64) for one in tags)
+        tag_ids = {name: index for index, name in enumerate(all_tags)}
+        gold, guessed = (np.array([tag_ids[tag] for tag in column_tags], dtype=np.int64) for column_tags in tags)
         return [_confusions(gold, guessed, all_tags)]
     return []
 

@@ -245,8 +245,8 @@ def compare_cells(cells: Sequence[Cell], named: int = 0) -> tuple[list[Cell], li
     rows = {label: list(row) for label, row in groupby(cells, lambda cell: cell.row)}
     width = len(next(iter(rows.values())))
     pairs = [
-        (cell, rows[cell.baseline][place % width] if cell.baseline in rows else None)
-        for place, cell in enumerate(cells)
+        (cell, rows[cell.baseline][index % width] if cell.baseline in rows else None)
+        for index, cell in enumerate(cells)
     ]
     family_sizes = Counter(cell.is_primary for cell, baseline in pairs if baseline is not None)
     if named:
@@ -262,8 +262,8 @@ def compare_cells(cells: Sequence[Cell], named: int = 0) -> tuple[list[Cell], li
                 try:
                     comparison = _compare(cell, baseline, family_sizes[cell.is_primary])
                 except UNREADABLE as error:
-                    place = ", ".join(filter(None, (cell.row, cell.column)))
-                    problems.append(f"{place}, is not compared: {one_line(error)}")
+                    cell_title = ", ".join(filter(None, (cell.row, cell.column)))
+                    problems.append(f"{cell_title}, is not compared: {one_line(error)}")
         comparisons.append(comparison)
     if unfinished:
         problems.append(
@@ -272,13 +272,16 @@ def compare_cells(cells: Sequence[Cell], named: int = 0) -> tuple[list[Cell], li
         )
     families = [
         correct(
-            [one if cell.is_primary is own else None for cell, one in zip(cells, comparisons, strict=True)],
-            family_sizes[own] if named else None,
+            [
+                comparison if cell.is_primary is is_primary else None
+                for cell, comparison in zip(cells, comparisons, strict=True)
+            ],
+            family_sizes[is_primary] if named else None,
         )
-        for own in (True, False)
+        for is_primary in (True, False)
     ]
     corrected = [first or second for first, second in zip(*families, strict=True)]
-    return [replace(cell, comparison=one) for cell, one in zip(cells, corrected, strict=True)], list(
+    return [replace(cell, comparison=comparison) for cell, comparison in zip(cells, corrected, strict=True)], list(
         dict.fromkeys(problems)
     )
 
@@ -300,9 +303,11 @@ def _compare(cell: Cell, baseline: Cell, family_size: int) -> Comparison | None:
         members = [seed for seed in baseline.values if seed in cell.runs]
         if not members:
             return None
-        kept = [one for one in map(baseline.examples, members) if one is not None]
-        whole = cell.ensemble if len(kept) == len(members) else None
-        return compare_ensemble(cell.numbers[0], [baseline.values[seed] for seed in members], whole, kept)
+        member_scores = [scores for scores in map(baseline.examples, members) if scores is not None]
+        ensemble_scores = cell.ensemble if len(member_scores) == len(members) else None
+        return compare_ensemble(
+            cell.numbers[0], [baseline.values[seed] for seed in members], ensemble_scores, member_scores
+        )
     if cell.runs and [run.digest for run in cell.runs.values()] == [run.digest for run in baseline.runs.values()]:
         return None
     seeds = [seed for seed in baseline.values if seed in cell.values]
@@ -310,23 +315,27 @@ def _compare(cell: Cell, baseline: Cell, family_size: int) -> Comparison | None:
         return None
     if not seeds:
         raise AlignAttnError(f"no seed in common with {baseline.row}")
-    if len(seeds) > 1 and all(one.is_constant and len({*one.numbers}) == 1 for one in (cell, baseline)):
+    if len(seeds) > 1 and all(side.is_constant and len({*side.numbers}) == 1 for side in (cell, baseline)):
         raise AlignAttnError("both predict the same for every row with all seeds, which is one pair of models")
 
-    def scores() -> list[tuple[ExampleScores, ExampleScores]] | None:
-        pairs = [(cell.examples(seed), baseline.examples(seed)) for seed in seeds]
-        known = [(own, other) for own, other in pairs if own is not None and other is not None]
-        return known if len(known) == len(pairs) else None
+    def paired_scores() -> list[tuple[ExampleScores, ExampleScores]] | None:
+        by_seed = [(cell.examples(seed), baseline.examples(seed)) for seed in seeds]
+        pairs = [
+            (scores, baseline_scores)
+            for scores, baseline_scores in by_seed
+            if scores is not None and baseline_scores is not None
+        ]
+        return pairs if len(pairs) == len(by_seed) else None
 
-    shares = {one.share_rows for one in (cell, baseline)}
-    rows = shares.pop() if len(shares) == 1 else None
+    row_counts = {side.share_rows for side in (cell, baseline)}
+    rows = row_counts.pop() if len(row_counts) == 1 else None
     # A share of other units than rows, such as words, is no multiple of 1 / rows.
-    if rows and any(abs(rows * one - round(rows * one)) >= 1e-6 for one in (*cell.numbers, *baseline.numbers)):
+    if rows and any(abs(rows * share - round(rows * share)) >= 1e-6 for share in (*cell.numbers, *baseline.numbers)):
         rows = None
     return compare(
         [cell.values[seed] for seed in seeds],
         [baseline.values[seed] for seed in seeds],
-        None if cell.samples_by_seed else scores,
+        None if cell.samples_by_seed else paired_scores,
         family_size=family_size,
         rows=rows,
     )
