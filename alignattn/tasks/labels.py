@@ -188,9 +188,9 @@ def read_user_labels(dataset: datasets.Dataset, column: str, origin: str) -> Use
         column: the column of the labels.
         origin: the file.
     """
-    names = class_names(dataset, column)
-    numbers = {UNLABELLED, *range(len(names))}
-    values: dict[int, Any] = {}
+    named_classes = class_names(dataset, column)
+    class_ids = {UNLABELLED, *range(len(named_classes))}
+    raw_labels: dict[int, Any] = {}
     problems: dict[int, str] = {}
     for index, value in enumerate(map(only_item, dataset[column][:])):
         # pandas writes missing values as NaN.
@@ -198,41 +198,41 @@ def read_user_labels(dataset: datasets.Dataset, column: str, origin: str) -> Use
         problem = NO_LABEL if is_missing else form_problem(value)
         if problem is None and isinstance(value, float) and value in (float("inf"), -float("inf")):
             problem = f"label {value} is not a finite number"
-        if problem is None and names and value not in numbers:
-            problem = f"label {value} is not the number of one of the {len(names)} named classes"
+        if problem is None and named_classes and value not in class_ids:
+            problem = f"label {value} is not the number of one of the {len(named_classes)} named classes"
         if problem is None:
-            values[index] = value
+            raw_labels[index] = value
         else:
             problems[index] = problem
-    if names:
-        named = named_labels(values.values(), dict(enumerate(names)))
-        labels = dict(zip(values, (UNLABELLED if name == str(UNLABELLED) else name for name in named), strict=True))
-        return UserLabels(origin, labels, problems, names)
-    texts = {
+    if named_classes:
+        names = named_labels(raw_labels.values(), dict(enumerate(named_classes)))
+        labels = dict(zip(raw_labels, (UNLABELLED if name == str(UNLABELLED) else name for name in names), strict=True))
+        return UserLabels(origin, labels, problems, named_classes)
+    stripped = {
         index: value if isinstance(value, int | float) and not isinstance(value, bool) else str(value).strip()
-        for index, value in values.items()
+        for index, value in raw_labels.items()
     }
-    all_scores = all(not isinstance(text, str) or _SCIENTIFIC.fullmatch(text) for text in texts.values())
-    if all_scores and any("." in str(text) for text in texts.values()):
-        parsed = {index: parse_label(text, is_score=True) for index, text in texts.items()}
-    elif any(isinstance(text, str) and is_code(text) for text in texts.values()):
+    all_scores = all(not isinstance(text, str) or _SCIENTIFIC.fullmatch(text) for text in stripped.values())
+    if all_scores and any("." in str(text) for text in stripped.values()):
+        parsed = {index: parse_label(text, is_score=True) for index, text in stripped.items()}
+    elif any(isinstance(text, str) and is_code(text) for text in stripped.values()):
         # One code such as 0101 turns all integers into text, so that 101 remains a different class.
-        parsed = {index: str(text) for index, text in texts.items()}
+        parsed = {index: str(text) for index, text in stripped.items()}
     else:
-        parsed = {index: parse_label(text) for index, text in texts.items()}
+        parsed = {index: parse_label(text) for index, text in stripped.items()}
     are_names = {index: isinstance(label, str) for index, label in parsed.items()}
     if len(set(are_names.values())) > 1:
-        first = next(iter(parsed))
-        other = next(index for index, is_name in are_names.items() if is_name != are_names[first])
-        name = next(str(parsed[index]) for index in (first, other) if are_names[index])
+        first_index = next(iter(parsed))
+        differing_index = next(index for index, is_name in are_names.items() if is_name != are_names[first_index])
+        name = next(str(parsed[index]) for index in (first_index, differing_index) if are_names[index])
         advice = "use one kind throughout"
         if has_decimal_comma(name):
             advice = f"write a decimal point if {name} is a number"
         elif name.casefold() in NULL_MARKERS:
             advice = f"leave the field empty if {name!r} marks a row without a label"
         raise AlignAttnError(
-            f"labels of {origin} mix numbers and names ({parsed[first]!r} in row {first + 1}, {parsed[other]!r} in "
-            f"row {other + 1}): {advice}"
+            f"labels of {origin} mix numbers and names ({parsed[first_index]!r} in row {first_index + 1}, "
+            f"{parsed[differing_index]!r} in row {differing_index + 1}): {advice}"
         )
     return UserLabels(origin, parsed, problems)
 
@@ -276,17 +276,17 @@ def user_classes(training: UserLabels, column: str) -> tuple[tuple[str, ...], tu
         column: the column of the labels, for messages.
     """
     labels, origin = training.labels, training.origin
-    whole = [int(label) for label in labels.values() if not isinstance(label, str) and label % 1 == 0]
-    has_points = len(whole) == len(labels) and any(isinstance(label, float) for label in labels.values())
-    if has_points and BINARY <= len(set(whole)) <= SURELY_CLASSES:
-        listed = listing([str(number) for number in sorted(set(whole))])
+    whole_labels = [int(label) for label in labels.values() if not isinstance(label, str) and label % 1 == 0]
+    has_points = len(whole_labels) == len(labels) and any(isinstance(label, float) for label in labels.values())
+    if has_points and BINARY <= len(set(whole_labels)) <= SURELY_CLASSES:
+        listed = listing([str(integer) for integer in sorted(set(whole_labels))])
         if NO_LABEL in training.problems.values():
             print(
                 f"{origin}: its labels are whole numbers, and some rows have none, in which case pandas writes 1 as "
                 f"1.0: they are read as classes ({listed}); for scores, remove the rows without a label",
                 file=sys.stderr,
             )
-            labels = dict(zip(labels, whole, strict=True))
+            labels = dict(zip(labels, whole_labels, strict=True))
         else:
             print(
                 f"{origin}: its labels are whole numbers with a decimal point ({listed}) and are read as scores; for "
@@ -297,13 +297,13 @@ def user_classes(training: UserLabels, column: str) -> tuple[tuple[str, ...], tu
     names = sorted({label for label in labels.values() if isinstance(label, str)})
     classes: tuple[str, ...] = tuple(names)
     if not names and (training.names or all(isinstance(label, int) for label in labels.values())):
-        numbers = sorted(int(label) for label in set(labels.values()))
-        others = [number for number in numbers if number != UNLABELLED]
-        if not others:
+        integers = sorted(int(label) for label in set(labels.values()))
+        labelled = [integer for integer in integers if integer != UNLABELLED]
+        if not labelled:
             raise no_labelled_row(origin)
         # -1 marks unlabelled rows if the others count from 0.
-        marks_unlabelled = others != numbers and len(others) > 1 and others == list(range(len(others)))
-        classes = tuple(map(str, others if marks_unlabelled else numbers))
+        marks_unlabelled = labelled != integers and len(labelled) > 1 and labelled == list(range(len(labelled)))
+        classes = tuple(map(str, labelled if marks_unlabelled else integers))
         if marks_unlabelled and not training.names:
             count = list(labels.values()).count(UNLABELLED)
             print(

@@ -177,14 +177,17 @@ class GenerationTask(Task):
 
         rows, predictions, units = split.rows, self.predictions(split, outputs, labels), self.target_units
         references = rows[self.target_column][:]
-        found = [
-            nearest(units_of(text, units), [units_of(reference, units) for reference in right])
-            for text, right in zip(predictions["prediction"].to_pylist(), references, strict=True)
+        nearest_references = [
+            nearest(units_of(text, units), [units_of(reference, units) for reference in row_references])
+            for text, row_references in zip(predictions["prediction"].to_pylist(), references, strict=True)
         ]
-        metrics = {ERROR_RATE: error_rate(found), EXACT: sum(not one.edits for one in found) / len(found)}
+        metrics = {
+            ERROR_RATE: error_rate(nearest_references),
+            EXACT: sum(not closest.edits for closest in nearest_references) / len(nearest_references),
+        }
         table = evaluation_table(rows, {"label": pa.array(references)}, predictions)
-        table = table.append_column("edits", pa.array([one.edits for one in found]))
-        table = table.append_column("length", pa.array([one.length for one in found]))
+        table = table.append_column("edits", pa.array([closest.edits for closest in nearest_references]))
+        table = table.append_column("length", pa.array([closest.length for closest in nearest_references]))
         return Evaluation({name: metrics[name] for name in self.metrics}, table)
 
 

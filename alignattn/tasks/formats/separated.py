@@ -49,15 +49,15 @@ def read_separated(path: Path, text: str, suffix: str) -> TextRows:
     # Python's default limit of a field is 131,072 characters.
     limit = csv.field_size_limit(sys.maxsize)
     try:
-        separator, numbered = _parsed(path, lines, promised)
+        separator, records = _parsed(path, lines, promised)
     finally:
         csv.field_size_limit(limit)
     if separator != SEPARATORS[suffix]:
         print(f"{path}: its columns seem to be separated by {NAMES[separator]}", file=sys.stderr)
-    header, *rows = [record for _, record in numbered] or [[]]
+    header, *rows = [record for _, record in records] or [[]]
     # A carriage return alone ends a line for `csv`, but not for every editor.
     has_sure_lines = text.count("\r") in (0, text.count("\r\n"))
-    starts = array("Q", (line for line, _ in numbered[1:])) if has_sure_lines else ()
+    starts = array("Q", (line for line, _ in records[1:])) if has_sure_lines else ()
     if isinstance(header, str):
         raise AlignAttnError(f"cannot read the header of {path}: {header}; correct it")
     if not rows:
@@ -69,33 +69,34 @@ def read_separated(path: Path, text: str, suffix: str) -> TextRows:
     spellings = [name.strip(around).casefold() for name in header]
     longest = max(map(len, spellings), default=0) + 10  # most fields are texts, longer than any name in a header
     fewest = _min_values(header)
-    for number, row in enumerate(rows):
+    for row_index, row in enumerate(rows):
         if isinstance(row, str):
-            problems[number] = row
+            problems[row_index] = row
         elif max(map(len, row)) <= longest and [field.strip(around).casefold() for field in row] == spellings:
-            problems[number] = "it repeats the header, as in a file that was joined from two"
+            problems[row_index] = "it repeats the header, as in a file that was joined from two"
         elif not fewest <= len(row) <= len(header):
-            problems[number] = (
+            problems[row_index] = (
                 f"it has {plural(len(row), 'value')}, and the header has {len(header)}: put texts that hold a "
                 f"{NAMES[separator].removesuffix('s')} in double quotes"
             )
     values: list[list[str | None]] = [
-        [None for _ in header] if number in problems else [*row, *[""] * (len(header) - len(row))]
-        for number, row in enumerate(rows)
+        [None for _ in header] if row_index in problems else [*row, *[""] * (len(header) - len(row))]
+        for row_index, row in enumerate(rows)
     ]
-    filled = {
-        place: [number for number, row in enumerate(values, start=1) if (row[place] or "").strip()]
+    filled_rows = {
+        place: [row_number for row_number, row in enumerate(values, start=1) if (row[place] or "").strip()]
         for place, name in enumerate(header)
         if not name.strip()
     }
-    unnamed = {place: f"Unnamed: {place}" for place, numbers in filled.items() if numbers}
+    unnamed = {place: f"Unnamed: {place}" for place, row_numbers in filled_rows.items() if row_numbers}
     # pandas writes its index without a name, which is neither a text nor a label.
     reported = [place for place in unnamed if place > 0 or not all((row[0] or "0").isdecimal() for row in values)]
     if reported:
-        numbers = {number for place in reported for number in filled[place]}
+        reported_rows = {row_number for place in reported for row_number in filled_rows[place]}
         print(
-            f"{path}: {plural(len(numbers), 'row')}, the first of them row {min(numbers)}, with values in unnamed "
-            f"columns, called {', '.join(repr(unnamed[place]) for place in reported)}: are texts in double quotes?",
+            f"{path}: {plural(len(reported_rows), 'row')}, the first of them row {min(reported_rows)}, with values in "
+            f"unnamed columns, called {', '.join(repr(unnamed[place]) for place in reported)}: are texts in double "
+            "quotes?",
             file=sys.stderr,
         )
     places = [
@@ -129,9 +130,9 @@ def _parsed(path: Path, lines: Sequence[str], promised: str) -> tuple[str, list[
     return separator, bare
 
 
-def _count_full(numbered: Sequence[Numbered]) -> int:
+def _count_full(records: Sequence[Numbered]) -> int:
     """The number of rows with as many fields as the header, which counts too; 0 if the header has only one."""
-    header, *rows = [record for _, record in numbered] or [""]
+    header, *rows = [record for _, record in records] or [""]
     if isinstance(header, str) or len(header) == 1:
         return 0
     fewest = _min_values(header)

@@ -125,9 +125,9 @@ def _read(path: str, _: tuple[int, ...]) -> Graph:
         raise reader.wrong(f"{EDGES} is {list(edges.shape)}: it must be [edges, 2]")
     reader.check_range(EDGES, edges, 0, len(labels))
     # Each edge once in each direction, and an edge from each node to itself, sorted, [2, E].
-    own = np.repeat(np.arange(len(labels)), 2).reshape(-1, 2)
-    both = np.concatenate([edges, edges[:, ::-1], own])
-    codes, count = np.unique(both[:, 0] * len(labels) + both[:, 1]), max(len(labels), 1)
+    self_loops = np.repeat(np.arange(len(labels)), 2).reshape(-1, 2)
+    all_edges = np.concatenate([edges, edges[:, ::-1], self_loops])
+    codes, count = np.unique(all_edges[:, 0] * len(labels) + all_edges[:, 1]), max(len(labels), 1)
     both_ways = torch.from_numpy(np.stack([codes // count, codes % count]))
     names: tuple[str, ...] = ()
     if LABEL_NAMES in arrays:
@@ -137,14 +137,14 @@ def _read(path: str, _: tuple[int, ...]) -> Graph:
     for split, name in SPLITS.items():
         if name not in arrays and split != TRAIN:
             continue
-        numbers = reader.whole_numbers(name, 1)
-        reader.check_range(name, numbers, 0, len(labels))
-        for other, theirs in splits.items():
-            if len(both := np.intersect1d(numbers, theirs)):
-                raise reader.wrong(f"node {both[0]} is in {SPLITS[other]} and in {name}: splits must not overlap")
-        if len(np.unique(numbers)) < len(numbers):
+        node_ids = reader.whole_numbers(name, 1)
+        reader.check_range(name, node_ids, 0, len(labels))
+        for earlier, earlier_ids in splits.items():
+            if len(overlap := np.intersect1d(node_ids, earlier_ids)):
+                raise reader.wrong(f"node {overlap[0]} is in {SPLITS[earlier]} and in {name}: splits must not overlap")
+        if len(np.unique(node_ids)) < len(node_ids):
             raise reader.wrong(f"{name} contains a node twice")
-        splits[split] = numbers
+        splits[split] = node_ids
     return Graph(features, both_ways, labels, names, splits)
 
 

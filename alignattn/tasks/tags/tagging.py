@@ -163,15 +163,15 @@ def _encode_batch(
     max_length: int,
 ) -> dict[str, list[Any]]:
     encoding = tokenizer(rows, is_split_into_words=True, truncation=True, max_length=max_length)
-    numbers = {name: number for number, name in enumerate(names)}
+    tag_ids = {name: tag_id for tag_id, name in enumerate(names)}
     labels, words_read = [], []
     for row, tags in enumerate(row_tags):
         words = encoding.word_ids(row)
         # From the end, so that the first piece of each word is kept.
-        firsts = {words[at]: at for at in reversed(range(len(words))) if words[at] is not None}
+        firsts = {words[position]: position for position in reversed(range(len(words))) if words[position] is not None}
         row_labels = [IGNORED] * len(words)
         for word, position in firsts.items():
-            row_labels[position] = numbers[tags[word]]
+            row_labels[position] = tag_ids[tags[word]]
         labels.append(row_labels)
         words_read.append([word in firsts for word in range(len(tags))])
     word_starts = [[int(label != IGNORED) for label in row_labels] for row_labels in labels]
