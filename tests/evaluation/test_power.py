@@ -12,6 +12,7 @@ from scipy.stats import norm
 from alignattn.commands.reproduce.results import share_rows
 from alignattn.commands.reproduce.table import load_table
 from alignattn.evaluation.statistics.comparison import compare, correct
+from alignattn.evaluation.statistics.example_scores import mean_scores
 from alignattn.evaluation.statistics.intervals import Interval
 from alignattn.evaluation.statistics.paired_tests import sign_flip_p_value, t_interval
 from alignattn.evaluation.statistics.power import POWER, detectable_by_sign_flips, detectable_difference
@@ -192,6 +193,26 @@ def test_the_power_for_a_gain_on_sixty_rows_is_what_the_page_says():
     assert "0.83 points is found in 22 to 31 % of studies, and one of 1.5 points in 61 to 83 %" in page
     said = {(0.83, 0.2): 0.22, (0.83, 0): 0.31, (1.5, 0.2): 0.61, (1.5, 0): 0.83}
     assert power == pytest.approx(said, abs=0.05)
+
+
+@pytest.mark.parametrize("family", [1, 4])
+def test_no_less_than_mcnemars_test_can_find_on_one_seed_counts_as_detectable(family):
+    """Of one seed on 60 rows of which one differs, 3.57 points counted as detectable; 10 are the least that can be."""
+    rows, level = 60, 0.05 / family
+    fewest = next(lost for lost in range(1, rows) if stats.binomtest(0, lost, 0.5).pvalue < level)
+    of_baseline, examples = np.ones(rows), np.arange(rows)
+    for lost in (0, 1, fewest):
+        of_baseline[:lost] = 0
+        pair = mean_scores(examples, np.ones(rows)), mean_scores(examples, of_baseline.copy())
+        compared = compare([1.0], [of_baseline.mean()], lambda pair=pair: [pair])
+        assert (compared.p_value < level) == (lost == fewest)
+        assert correct([compared], family)[0].detectable >= fewest / rows - 1e-12
+
+
+def test_an_interval_without_width_says_nothing_about_what_is_detectable():
+    assert compare([0.5] * 3, [0.4] * 3).detectable is None
+    assert correct([compare([0.5] * 12, [0.4] * 12)])[0].detectable is None
+    assert correct([compare([0.5] * 12, [0.4] * 12, rows=60)])[0].detectable == pytest.approx(6 / 12 / 60)
 
 
 def test_a_comparison_tells_it():

@@ -42,9 +42,10 @@ class Comparison:
         seeds: number of paired seeds.
         detectable: the difference that the study detects at 0.05 with a power of 80 %, from the interval: by the
             sign-flip test over seeds, or by the test of `detectable_difference`; after correction, at the corrected
-            level. None without an interval, or if no difference can be significant.
+            level. None without an interval, for one without width, or if no difference can be significant.
         degrees: degrees of freedom of the interval; None for a bootstrap interval.
-        step: smallest difference of two values that is not 0: 1 / m for accuracies on m rows; 0 = unknown.
+        step: smallest difference of two values that is not 0: 1 / m for accuracies on m rows; 0 = unknown, or of no
+            meaning for the test.
     """
 
     difference: float
@@ -113,7 +114,7 @@ def compare(
             None,
             f"sign-flip permutation test and t-interval over {num_seeds} paired seeds",
             num_seeds,
-            detectable_by_sign_flips(interval, num_seeds, step=step),
+            _finite(detectable_by_sign_flips(interval, num_seeds, step=step)),
             degrees,
             step,
         )
@@ -127,17 +128,18 @@ def compare(
         if num_examples >= MIN_ROWS:
             own, plain = zip(*pairs, strict=True)
             interval, p_value = bootstrap_difference(own, plain, resamples, seed)
-            test = f"bootstrap over {num_examples} examples"
+            test, step = f"bootstrap over {num_examples} examples", 0.0
             if num_seeds == 1 and all(scores.is_share_of_examples for scores in pairs[0]):
-                p_value = mcnemar(*pairs[0])
+                p_value, step = mcnemar(*pairs[0]), 1 / num_examples
                 test = f"McNemar's exact test and bootstrap interval over {num_examples} examples"
             test += f", for {'this seed' if num_seeds == 1 else f'these {num_seeds} seeds'}"
-            return Comparison(difference, interval, p_value, None, test, num_seeds, detectable_difference(interval))
+            detectable = _finite(detectable_difference(interval, step=step))
+            return Comparison(difference, interval, p_value, None, test, num_seeds, detectable, step=step)
     if num_seeds < MIN_ROWS:
         return Comparison(difference, None, None, None, "no test; one seed", num_seeds)
     interval = t_interval(differences)
     test = f"no test; t-interval over {num_seeds} paired seeds"
-    detectable = detectable_difference(interval, degrees)
+    detectable = _finite(detectable_difference(interval, degrees))
     return Comparison(difference, interval, None, None, test, num_seeds, detectable, degrees)
 
 
@@ -163,7 +165,7 @@ def compare_ensemble(
     _check_scores(ensemble, [ensemble, *members], [value, *member_values])
     interval, p_value = bootstrap_difference([ensemble], members, TEST_RESAMPLES, SEED)
     test = f"bootstrap over {len(ensemble.examples)} examples, for these 1 and {len(members)} runs; {reason}"
-    return Comparison(difference, interval, p_value, None, test, 0, detectable_difference(interval))
+    return Comparison(difference, interval, p_value, None, test, 0, _finite(detectable_difference(interval)))
 
 
 def _check_scores(first: ExampleScores, scores: Sequence[ExampleScores], values: Sequence[float]) -> None:
@@ -207,14 +209,17 @@ def correct(comparisons: Sequence[Comparison | None], family_size: int | None = 
         if one is None or one.interval is None:
             detectable = None
         elif one.p_value is None or one.degrees is None:
-            detectable = detectable_difference(one.interval, one.degrees, level)
+            detectable = _finite(detectable_difference(one.interval, one.degrees, level, one.step))
         else:
-            detectable = detectable_by_sign_flips(one.interval, one.degrees + 1, level, one.step)
-            # Infinite if not even the smallest p-value can survive.
-            detectable = detectable if math.isfinite(detectable) else None
+            detectable = _finite(detectable_by_sign_flips(one.interval, one.degrees + 1, level, one.step))
         p_value = None if one is None or one.p_value is None else next(adjusted)
         corrected.append(one and replace(one, detectable=detectable, corrected_p_value=p_value))
     return corrected
+
+
+def _finite(detectable: float) -> float | None:
+    """Return a detectable difference; None if nothing is known to be, or if not even the smallest p-value survives."""
+    return detectable if math.isfinite(detectable) else None
 
 
 def holm(p_values: Sequence[float], family_size: int | None = None) -> list[float]:

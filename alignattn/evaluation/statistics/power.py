@@ -28,7 +28,9 @@ MEANS_AT_ONCE = 2**22
 """Subset means that are in memory at once."""
 
 
-def detectable_difference(interval: Interval, degrees: int | None = None, level: float = 1 - CONFIDENCE_LEVEL) -> float:
+def detectable_difference(
+    interval: Interval, degrees: int | None = None, level: float = 1 - CONFIDENCE_LEVEL, step: float = 0
+) -> float:
     """Return the difference that a test detects with a power of 80 %, with the noise given by an interval.
 
     It says which difference could have been detected, not whether the measured difference is real. The test is
@@ -38,10 +40,17 @@ def detectable_difference(interval: Interval, degrees: int | None = None, level:
         interval: a 95 % interval: Student's of a mean, or a bootstrap interval, which is treated as normal.
         degrees: degrees of freedom of Student's interval; None for a bootstrap interval.
         level: significance level; for m comparisons that are corrected together, 0.05 / m.
+        step: 1 / m for McNemar's test on m examples; 0 = another test. If k examples differ, the p-value is at least
+            2 / 2^k, as in `detectable_by_sign_flips`: the result is never less than that k / m.
+
+    Returns:
+        The difference; infinity if the interval has no width, which says nothing about the noise.
     """
     error = _standard_error(interval, degrees)
+    if error == 0 and step == 0:
+        return math.inf
     if degrees is None:
-        return error * float(norm.ppf(1 - level / 2) + norm.ppf(POWER))
+        return max(_fewest_nonzero(level) * step, error * float(norm.ppf(1 - level / 2) + norm.ppf(POWER)))
     farthest = FARTHEST
     while _power(farthest, degrees, level) < POWER:
         farthest *= 2
@@ -67,13 +76,20 @@ def detectable_by_sign_flips(
         step: smallest difference of two values that is not 0, such as 1 / m; 0 = none.
 
     Returns:
-        The difference; infinity if the smallest p-value is not below the level.
+        The difference; infinity if the smallest p-value is not below the level, or if the interval has no width and
+        there is no step.
     """
-    smallest = next(nonzero for nonzero in count(1) if 2 / 2**nonzero < level) * step / seeds
+    smallest, error = _fewest_nonzero(level) * step / seeds, _standard_error(interval, seeds - 1)
+    if error == 0:
+        return smallest or math.inf
     if 2**seeds > MAX_SIGN_FLIPS:
         return max(smallest, detectable_difference(interval, seeds - 1, level))
-    error = _standard_error(interval, seeds - 1)
     return max(smallest, error * math.sqrt(seeds) * _sign_flip_distance(seeds, level))
+
+
+def _fewest_nonzero(level: float) -> int:
+    """Return how many differences must not be 0, all of one sign, for an exact p-value, 2 / 2^k, below the level."""
+    return next(nonzero for nonzero in count(1) if 2 / 2**nonzero < level)
 
 
 @lru_cache
