@@ -453,6 +453,10 @@ def _settings(entries: Sequence[ComparedRuns]) -> list[str]:
     ]
     # Options that do not distinguish runs; seeds are listed separately.
     ignored = {"output_dir", "seed", "disable_tqdm", "report_to", "run_name", "resume_from_checkpoint"}
+    attentions = [entry.first.options.attention for entry in entries]
+    if len({attention.alignment_rows for attention in attentions if attention.alignment is not None}) < 2:
+        # Only an alignment draws rows.
+        ignored.add("alignment_rows")
     known = sorted({name for one in options for name in one} - ignored)
     differing = [name for name in known if any(one.get(name) != options[0].get(name) for one in options)]
 

@@ -13,14 +13,17 @@ if TYPE_CHECKING:
 
 def finetune(options: RunOptions) -> list["RunResult"]:
     """Run each unfinished seed of the call, and write a summary of all finished seeds in the folder."""
+    from alignattn.finetuning.run_folder import check_output_dir, other_seeds
+
+    # Before torch is imported, which takes seconds.
+    for run in (options.runs()[0], *other_seeds(options)):
+        check_output_dir(run)
+
     from accelerate import PartialState
 
     from alignattn.finetuning.results import read_result
     from alignattn.finetuning.run import finetune_one
-    from alignattn.finetuning.run_folder import check_output_dir, other_seeds
 
-    for other in other_seeds(options):
-        check_output_dir(other)
     results = [finetune_one(run) for run in options.runs()]
     if options.training.seeds is not None and PartialState().is_main_process:
         # Other calls may have finished other seeds of the same options.

@@ -32,7 +32,7 @@ from alignattn.finetuning.run_folder import (
 from alignattn.tasks import LabelledTask, QuestionAnswering, Task
 from alignattn.tasks.sequence_to_sequence import check_generates
 from alignattn.utils.command import Command
-from alignattn.utils.errors import AlignAttnError, check_installed, listing, one_line
+from alignattn.utils.errors import AlignAttnError, check_installed, listing, one_line, plural
 from alignattn.utils.files import (
     BYTE_ORDER_MARK,
     check_encoding,
@@ -374,6 +374,7 @@ class Remarks:
         rows: the number of rows.
         truncated: the number of truncated rows.
         unknown: the number of rows without a word that the model knows.
+        empty_sets: the number of rows whose set holds no class.
         lines: remarks on decisions and on files that differ from the calibration rows.
     """
 
@@ -381,6 +382,7 @@ class Remarks:
     rows: int = 0
     truncated: int = 0
     unknown: int = 0
+    empty_sets: int = 0
     lines: list[str] = field(default_factory=list)
 
     def listed(self, task: Task) -> Iterator[str]:
@@ -393,6 +395,11 @@ class Remarks:
             yield f"{cut} (as in the run)"
         if self.unknown:
             yield unknown_rows_warning(self.unknown)
+        if self.empty_sets:
+            yield (
+                f"{plural(self.empty_sets, 'set')} hold no class: the calibration rows are predicted right with more "
+                "certainty than the coverage asks for; a higher --coverage fills them"
+            )
         yield from dict.fromkeys(self.lines)
 
 
@@ -478,6 +485,7 @@ class FilePredictor:
         import numpy as np
         import pyarrow as pa
 
+        from alignattn.finetuning.decisions import SET
         from alignattn.finetuning.predictor import Batching, probabilities_of
         from alignattn.tasks.truncation import truncated_rows
         from alignattn.utils.errors import list_bad_rows
@@ -499,6 +507,8 @@ class FilePredictor:
             answers = predictor.answers(split, Batching(self.options.batch_size), advance)
             inputs = predictor.input_numbers(split)
             predictions = predictor.readable(answers, inputs, self.options.top_k)
+            if self.options.coverage is not None:
+                remarks.empty_sets += sum(not members for members in predictions[SET].to_pylist())
             if inputs is not None:
                 # At most 4,096 rows of a file are compared with the calibration rows.
                 every = -(-source.num_rows // 4096)
@@ -715,6 +725,7 @@ def _predict_on_ray(
                 remarks.rows += of_file["rows"]
                 remarks.truncated += of_file["truncated"]
                 remarks.unknown += of_file["unknown"]
+                remarks.empty_sets += of_file["empty_sets"]
                 remarks.lines += of_file["lines"]
         except ray.exceptions.RayError as error:
             raise AlignAttnError(f"a worker of the Ray cluster died: {one_line(error)}") from error

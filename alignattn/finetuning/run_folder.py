@@ -24,7 +24,7 @@ from alignattn.training.methods import prediction_method
 from alignattn.utils.errors import AlignAttnError
 from alignattn.utils.files import read_json, read_yaml
 from alignattn.utils.options import read_options_file, resolve
-from alignattn.utils.paths import digest_of, distinct_ends, model_digest, publishable
+from alignattn.utils.paths import digest_of, distinct_ends, input_folder, model_digest, publishable
 
 MODEL_CONFIG_FILE = "config.json"
 """transformers' name of the file with a saved model's config."""
@@ -119,6 +119,7 @@ def check_finished(folder: Path, option: str) -> None:
 
 def check_run_folder(label: str, value: str | Path) -> None:
     """Refuse a folder that is not a run's; the `place` of an option, with its label and value."""
+    input_folder(label, str(value))
     folder = Path(value)
     below = folder / RUN_FOLDER
     if (below / CONFIG_FILE).is_file():

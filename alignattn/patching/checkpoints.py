@@ -75,8 +75,8 @@ def from_pretrained(path: str | Path, auto_class: Any, **kwargs: Any) -> PreTrai
 
     Returns:
         The patched model in evaluation mode; for an adapter, a `peft.PeftModel` around it. If the checkpoint names no
-        patch, the model is plain, and a warning says this. Another warning lists the new weights of the head and the
-        unused weights of the checkpoint in one line.
+        patch, the model is plain, and for a folder a warning says this. Another warning lists the new weights of the
+        head and the unused weights of the checkpoint in one line.
 
     Raises:
         AlignAttnError: if weights of the encoder are missing from the checkpoint at `path`, do not fit its config or
@@ -85,7 +85,9 @@ def from_pretrained(path: str | Path, auto_class: Any, **kwargs: Any) -> PreTrai
     if not hasattr(auto_class, "from_pretrained"):
         raise AlignAttnError(f"{auto_class!r} cannot load a model: pass an AutoModelFor… class or a model class")
     model = load_checkpoint(str(path), auto_class, **kwargs)
-    if not is_patched(model) and not model.config.model_type.startswith(MODEL_TYPE_PREFIX):
+    # A model of the Hub or a packaged one names none, and its user patches it next.
+    is_own = is_patched(model) or model.config.model_type.startswith(MODEL_TYPE_PREFIX)
+    if Path(path).is_dir() and not is_own:
         logger.warning(
             "%s names no patch: this is the plain model, without an alignment or slots (alignattn.patch adds them)",
             path,

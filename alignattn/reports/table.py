@@ -476,17 +476,17 @@ class ResultTable:
                 f"{plural(self.named, 'comparison')}; the other {len(compared) - len(primary)} are exploratory, and "
                 "another family."
             )
-        survives = f"survives correction for all comparisons of {'its family' if primary else 'this table'} "
-        survives += f"(p < {SIGNIFICANCE_LEVEL})"
+        family = "its family" if primary else "this table"
+        criterion = f"paired, p < {SIGNIFICANCE_LEVEL} after correction for all comparisons of {family}"
         baseline = self.baseline
         if {one.names_baseline for one in self.compared} == {True, False}:
             baseline += " (or the row that its difference is to)"
         if "better" in verdicts:
-            lines.append(f"{better}: better than {baseline} by a paired difference that {survives}.")
+            lines.append(f"{better}: significantly better than {baseline} ({criterion}).")
         elif compared:
-            lines.append(f"No number is better than that of {baseline} by a paired difference that {survives}.")
+            lines.append(f"No number is significantly better than that of {baseline} ({criterion}).")
         if "worse" in verdicts:
-            lines.append(f"{WORSE_MARK}: worse than {baseline} by a paired difference that {survives}.")
+            lines.append(f"{WORSE_MARK}: significantly worse than {baseline} ({criterion}).")
         if any(cell.is_constant for cell in cells):
             lines.append(f"{CONSTANT_MARK}: of a model that predicts the same for every row.")
         if any(one.detectable for one in compared):

@@ -250,7 +250,7 @@ def _read_user_file(
     """The rows of a split of a user's task, and their labels as the file has them."""
     origin, label_column = str(path), task.label_column
     rows = read_rows(path, cache_dir, encoding=encoding, read_folder=task.read_folder)
-    dataset = _selected(task, name, rows.dataset, origin, slice_by)
+    dataset = _selected(task, name, rows.dataset, origin, slice_by, of_options=True)
     labels = read_user_labels(dataset, label_column, origin)
     dataset = task.normalise_inputs(task.locate(dataset, path.parent))
     bad_inputs = task.input_problems(dataset, may_be_empty=False)
@@ -408,10 +408,13 @@ def _read_file(task: Task, path: Path, cache_dir: str | None, encoding: str | No
     return _RawSplit(task.locate(rows.dataset, path.parent), str(path), problems=problems, lines=rows.lines)
 
 
-def _selected(task: Task, name: str, dataset: datasets.Dataset, origin: str, slice_by: str | None) -> datasets.Dataset:
+def _selected(
+    task: Task, name: str, dataset: datasets.Dataset, origin: str, slice_by: str | None, *, of_options: bool = False
+) -> datasets.Dataset:
     """The columns of a split that its task reads, and that of the slices; raises `AlignAttnError` if one is missing.
 
-    The column of the slices is optional in training rows, which keep it because some may become validation rows.
+    The column of the slices is optional in training rows, which keep it because some may become validation rows. With
+    `of_options`, options name the columns of the task.
     """
     columns = task.columns()
     if slice_by is not None and (name != TRAIN or slice_by in dataset.column_names):
@@ -419,7 +422,12 @@ def _selected(task: Task, name: str, dataset: datasets.Dataset, origin: str, sli
     for column in columns:
         if column not in dataset.column_names:
             there = ", ".join(dataset.column_names)
-            raise AlignAttnError(f"{origin} has no column {column!r} (it has {there})")
+            advice = f"task {task.name!r} reads {', '.join(task.columns())}: rename the columns of the file"
+            if of_options or column == slice_by:
+                inputs = "--image_column" if task.reads_images else "--text_columns"
+                given = "--label_column" if column == getattr(task, "label_column", "") else inputs
+                advice = f"give one of them to {'--slice_by' if column == slice_by else given}"
+            raise AlignAttnError(f"{origin} has no column {column!r} (it has {there}): {advice}")
     return dataset.select_columns(list(dict.fromkeys(columns)))
 
 

@@ -148,7 +148,7 @@ class StepSize:
         return cls(samples, items) if len(sizes) > 1 else None
 
     def weights_of(self, batch: BatchSize) -> tuple[Tensor | float, Tensor | float]:
-        """Return the weights of a batch's task loss and alignment loss; those of a step's batches sum to 1."""
+        """Return the weights of a batch's task loss and alignment loss; a step's sum to P over all P processes."""
         items, samples = (
             total.clamp(min=1) if isinstance(total, Tensor) else max(total, 1) for total in (self.items, self.samples)
         )

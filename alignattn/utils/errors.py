@@ -54,7 +54,10 @@ def did_you_mean(word: Any, known: Iterable[str], *, aside: bool = False, least_
         aside: put the suggestion in brackets.
         least_alike: minimum similarity, from 0 to 1.
     """
-    close = difflib.get_close_matches(str(word), list(known), n=1, cutoff=least_alike)
+    names = list(known)
+    close = difflib.get_close_matches(str(word), names, n=1, cutoff=least_alike)
+    # A word may also be the end of a name, such as weight of alignment_weight.
+    close = close or [name for name in names if name.endswith(f"_{word}")]
     if not close:
         return ""
     question = f"did you mean {close[0]!r}?"

@@ -148,7 +148,7 @@ def test_only_marks_that_occur_are_explained() -> None:
 def test_a_table_in_which_nothing_survives_says_so() -> None:
     noisy = [replace(one, comparison=one.comparison and differs(0.1)) for one in CELLS]
     text = to_markdown(replace(measured_table(), cells=noisy))
-    assert "No number is better than that of soft" in text
+    assert "No number is significantly better than that of soft" in text
     assert "**" not in text
 
 

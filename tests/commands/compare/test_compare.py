@@ -295,7 +295,7 @@ def test_runs_that_cannot_be_compared_are_refused(
         ("soft", "unfinished"): "unfinished has no results.json",
         ("soft",): "compare needs at least 2 folders",
         ("soft", "soft"): "lists a folder twice",
-        ("soft", "nowhere"): "nowhere is not a run folder",
+        ("soft", "nowhere"): "there is no folder nowhere",
         ("soft", "shift"): "shift is not a run folder of alignattn finetune, but contains one: give shift/run",
         ("soft", "fewer", "--names", "a"): "give 2 different names",
     }
