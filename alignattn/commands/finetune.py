@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def finetune(options: RunOptions) -> list["RunResult"]:
-    """Run each unfinished seed of the call, and write a summary of all finished seeds in the folder."""
+    """Make or read the run of each seed of the call; with `--seeds`, summarise all finished seeds in the folder."""
     from alignattn.finetuning.run_folder import check_output_dir, other_seeds
 
     # Before torch is imported, which takes seconds.

@@ -397,7 +397,7 @@ class Remarks:
             yield unknown_rows_warning(self.unknown)
         if self.empty_sets:
             yield (
-                f"{plural(self.empty_sets, 'set')} hold no class: the calibration rows are predicted right with more "
+                f"{plural(self.empty_sets, 'empty set')}: the calibration rows are predicted right with more "
                 "certainty than the coverage asks for; a higher --coverage fills them"
             )
         yield from dict.fromkeys(self.lines)

@@ -38,7 +38,7 @@ from alignattn.finetuning.results import (
     render_metrics,
 )
 from alignattn.finetuning.rows import ORDERS_IN_WORDS, EncodedData, encode_splits, load_run_rows
-from alignattn.finetuning.run_checkpoints import best_model, checkpoint_to_resume, resume_hint, select_by_evaluations
+from alignattn.finetuning.run_checkpoints import best_model, checkpoint_to_resume, resume_hint, prepare_selection
 from alignattn.finetuning.run_folder import check_output_dir, data_digests, is_run_folder
 from alignattn.finetuning.task_trainer import TaskTrainer
 from alignattn.finetuning.training_arguments import RunArguments, check_steps, training_arguments
@@ -152,7 +152,7 @@ def _create_trainer(
     """Return the trainer, which adds λ · L_align and the losses of training methods to the task's loss."""
     training = options.training
     watched = task.splits_in_training(list(data.evaluation))
-    stops = select_by_evaluations(args, training, task, watched)
+    stops = prepare_selection(args, training, task, watched)
     rows: Any = data.train.encoded
     collator = task.collator(built.tokenizer, data.train, is_training=True)
     if options.data.has_windows:
@@ -275,7 +275,9 @@ def _write(
     evaluations: Mapping[str, Evaluation],
     of_training: Mapping[str, Any],
 ) -> RunResult:
-    """Return the result; the first process writes predictions, report, card and at last the results, which end the run.
+    """Return the result; the first process writes predictions, report, card and results, and removes the checkpoints.
+
+    The results come last: they mark the run as finished.
 
     Args:
         options: the options of the run.

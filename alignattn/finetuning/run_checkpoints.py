@@ -140,10 +140,10 @@ def _comparable(name: str, value: Any) -> Any:
     return sorted(map(str, value)) if isinstance(value, list | set) else value
 
 
-def select_by_evaluations(
+def prepare_selection(
     args: RunArguments, options: TrainingOptions, task: Task, splits: Sequence[str]
 ) -> EarlyStopping | None:
-    """Decide by which metric evaluations select the best checkpoint or stop training early, if they are to.
+    """Complete the arguments with the metric that selects the best checkpoint or stops training early, if one is to.
 
     Args:
         args: the arguments to complete; without a given metric, transformers has set it to the loss.

@@ -13,7 +13,7 @@ from transformers import TrainerControl, TrainerState
 
 from alignattn.commands.finetune import COMMAND
 from alignattn.finetuning.options import TrainingOptions
-from alignattn.finetuning.run_checkpoints import select_by_evaluations
+from alignattn.finetuning.run_checkpoints import prepare_selection
 from alignattn.tasks.definitions import get_task
 
 STEPS_OF_AN_EPOCH = 3
@@ -175,7 +175,7 @@ def test_the_main_metric_of_a_task_chooses_the_checkpoint(task, splits, given, e
     task = get_task(task)
     chosen = SimpleNamespace(metric_for_best_model=given or "loss", greater_is_better=False)
     asked = TrainingOptions(output_dir="any", load_best_model_at_end=True, metric_for_best_model=given)
-    select_by_evaluations(chosen, asked, task, splits)
+    prepare_selection(chosen, asked, task, splits)
     assert (chosen.metric_for_best_model, chosen.greater_is_better) == expected
 
 
@@ -185,7 +185,7 @@ def test_a_schedule_by_evaluations_follows_the_direction_of_its_metric(options, 
     for metric, given, mode in (("accuracy", {}, "max"), ("loss", {}, "min"), ("accuracy", {"mode": "min"}, "min")):
         args = SimpleNamespace(metric_for_best_model=metric, greater_is_better=None, lr_scheduler_kwargs=given)
         asked = TrainingOptions(output_dir="any", lr_scheduler_type=schedule, metric_for_best_model=metric)
-        select_by_evaluations(args, asked, task, ["validation"])
+        prepare_selection(args, asked, task, ["validation"])
         assert args.lr_scheduler_kwargs == {"mode": mode}
     words = {"lr_scheduler_type": schedule, "eval_strategy": "epoch", "metric_for_best_model": "loss+accuracy"}
     assert run(options, **words) == 2
@@ -196,7 +196,7 @@ def test_metrics_of_two_splits_count_once_for_each_evaluation():
     task, names = get_task("mnli"), ("validation_matched_accuracy", "validation_mismatched_accuracy")
     args = SimpleNamespace(metric_for_best_model=None, greater_is_better=None)
     asked = TrainingOptions(output_dir="any", early_stopping_patience=2, metric_for_best_model="+".join(names))
-    judge = select_by_evaluations(args, asked, task, task.evaluation_splits)
+    judge = prepare_selection(args, asked, task, task.evaluation_splits)
     control, seen = TrainerControl(), []
     for values in ((0.7, 0.6), (0.8, 0.7), (0.7, 0.7), (0.7, 0.6), (0.7, 0.6)):
         for name, value in zip(names, values, strict=True):
