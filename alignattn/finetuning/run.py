@@ -38,7 +38,7 @@ from alignattn.finetuning.results import (
     render_metrics,
 )
 from alignattn.finetuning.rows import ORDERS_IN_WORDS, EncodedData, encode_splits, load_run_rows
-from alignattn.finetuning.run_checkpoints import best_model, checkpoint_to_resume, resume_hint, prepare_selection
+from alignattn.finetuning.run_checkpoints import best_model, checkpoint_to_resume, prepare_selection, resume_hint
 from alignattn.finetuning.run_folder import check_output_dir, data_digests, is_run_folder
 from alignattn.finetuning.task_trainer import TaskTrainer
 from alignattn.finetuning.training_arguments import RunArguments, check_steps, training_arguments
