@@ -67,12 +67,16 @@ class Python:
         """Return its exit code; None while it runs."""
         return self._process.exitcode
 
+    def printed(self) -> str:
+        """Return what it has printed so far."""
+        return self._out.read_text() if self._out.exists() else ""
+
     def finish(self) -> subprocess.CompletedProcess[str]:
         """Wait for its end, however long it takes: the limit of `make test` ends a test that hangs."""
         self._process.join()
         assert self._process.exitcode is not None
-        said = [path.read_text() if path.exists() else "" for path in (self._out, self._error)]
-        return subprocess.CompletedProcess(self.words, self._process.exitcode, *said)
+        error = self._error.read_text() if self._error.exists() else ""
+        return subprocess.CompletedProcess(self.words, self._process.exitcode, self.printed(), error)
 
 
 def run_python(*words: object, **options: Any) -> subprocess.CompletedProcess[str]:
@@ -98,14 +102,8 @@ def run_two_processes(*words: object) -> subprocess.CompletedProcess[str]:
 def launched(launcher: Sequence[str], words: Sequence[str]) -> subprocess.CompletedProcess[str]:
     """Run `alignattn WORDS` on the CPU by a launcher, a module with its options, which starts processes itself."""
     root = str(Path(__file__).resolve().parent.parent)
-    environment = os.environ | {"PYTHONPATH": root, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
-    return subprocess.run(
-        [sys.executable, "-m", *launcher, "-m", "alignattn", *words],
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    environment = {"PYTHONPATH": root, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+    return run_python("-m", *launcher, "-m", "alignattn", *words, environment=environment)
 
 
 def _child(

@@ -31,7 +31,7 @@ from transformers import AutoModel
 import alignattn
 alignattn.patch(AutoModel.from_pretrained({model!r}), "aa-ct")
 """
-ROWS = 120
+ROWS = 32
 
 
 def counts_of(code: str, folder: Path) -> dict[str, tuple[int, int]]:

@@ -6,12 +6,15 @@ A test starts it as a process of its own, because what an earlier test called st
 import json
 import sys
 import threading
+from importlib import import_module
 from inspect import CO_OPTIMIZED
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
 called: set[tuple[str, int, str]] = set()
+LIBRARIES = ("datasets", "evaluate", "matplotlib.figure", "sklearn.metrics", "torch._dynamo", "transformers.trainer")
+"""Imported before anything is noted: each of their calls would be noted, too, which takes longer than the command."""
 PACKAGE = f"{Path(__file__).resolve().parents[1] / 'alignattn'}/"
 
 
@@ -24,6 +27,8 @@ def note(frame: FrameType, event: str, _: Any) -> None:
 
 
 if __name__ == "__main__":
+    for library in LIBRARIES:
+        import_module(library)
     threading.setprofile(note)
     sys.setprofile(note)
     try:

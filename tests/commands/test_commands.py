@@ -143,18 +143,33 @@ def test_required_and_excluded_options_exist(command: Command):
     assert all(not value or value in known[name].choices for name, _, value in (one.partition("=") for one in named))
 
 
-# Commands share options; each option is tried once.
-NUMERIC = {
-    str(entry): pytest.param(command, entry, id=f"{command.name} {entry.name}")
+NUMERIC = [
+    (command, entry)
     for command in commands()
     for entry in options_of(command.options).values()
     if {int, float} & set(entry.types) and not entry.choices
+]
+
+
+def limits(entry: Option) -> tuple[float, ...]:
+    return (entry.low, entry.high, entry.above, entry.below)
+
+
+def test_every_numeric_option_has_a_limit():
+    assert [entry.name for _, entry in NUMERIC if not any(map(isfinite, limits(entry)))] == []
+
+
+# One option for each way in which a number is checked.
+KINDS = {
+    (*entry.types, entry.is_list, entry.takes_none, *map(isfinite, limits(entry))): pytest.param(
+        command, entry, id=f"{command.name} {entry.name}"
+    )
+    for command, entry in NUMERIC
 }
 
 
-@pytest.mark.parametrize(("command", "entry"), NUMERIC.values())
+@pytest.mark.parametrize(("command", "entry"), KINDS.values())
 def test_numeric_options_refuse_values_outside_their_range(command: Command, entry: Option, tmp_path: Path):
-    assert any(map(isfinite, (entry.low, entry.high, entry.above, entry.below)))
     path = tmp_path / "options.yaml"
     for value in [*outside(entry), True, {}, *([] if entry.takes_none else [None])]:
         given = [value] if entry.is_list else value

@@ -372,7 +372,7 @@ class TestMistakes:
         moved = shutil.copy(data / "validation.csv", tmp_path / "moved.csv")
         config = (other / "config.yaml").read_text().replace(str(data / "validation.csv"), str(moved))
         (other / "config.yaml").write_text(config)
-        words = ["tsne", "--run", str(runs["soft"]), str(other), "--output_file"]
+        words = ["attention", "--run", str(runs["soft"]), str(other), "--output_file"]
         assert run_command(["figure", *words, str(tmp_path / "same.png")]) == 0
         digests = json.loads((other / "data.json").read_text())
         (other / "data.json").write_text(json.dumps(digests | {"validation_file": "another"}))

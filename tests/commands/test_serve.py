@@ -5,8 +5,6 @@ import json
 import os
 import signal
 import socket
-import subprocess
-import sys
 import threading
 import time
 import urllib.error
@@ -16,8 +14,9 @@ from collections import Counter
 import numpy as np
 import pandas as pd
 import pytest
-from conftest import ROOT, WORDS
+from conftest import WORDS
 from fastapi.testclient import TestClient
+from processes import Python
 
 import alignattn
 from alignattn.cli import main
@@ -136,14 +135,12 @@ class Server:
     """The command in a process of its own, and the outcomes of its clients: a status, or the kind of an error."""
 
     def __init__(self, run, *words):
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "alignattn", "serve", "--run", str(run), "--port", "0", *words],
-            env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        self.url = self.process.stdout.readline().partition("/docs")[0]
+        self.process = Python(["-m", "alignattn", "serve", "--run", run, "--port", "0", *words])
         self.outcomes, self.clients = Counter(), []
+        while "\n" not in self.process.printed():
+            assert self.process.poll() is None
+            time.sleep(0.1)
+        self.url = self.process.printed().partition("/docs")[0]
         while not self.is_healthy():
             assert self.process.poll() is None
             time.sleep(0.1)
@@ -185,24 +182,25 @@ class Server:
 
 def test_fifty_clients_lose_nothing_and_a_stopped_server_answers_what_it_accepted(run):
     server = Server(run, "--max_error", "0.2")
-    assert server.process.stdout.readline().startswith("max_error 0.2: rows with a confidence of at least")
     server.ask(TEXTS[:3], 50)
     server.join()
     assert server.outcomes == {200: 50}
     server.ask(TEXTS * 20, 4)
-    server.process.send_signal(signal.SIGTERM)
+    os.kill(server.process.pid, signal.SIGTERM)
     server.join()
     assert server.outcomes == {200: 54}
-    assert server.process.wait(60) == 0
+    done = server.process.finish()
+    assert done.returncode == 0
+    assert "\nmax_error 0.2: rows with a confidence of at least" in done.stdout
 
 
 def test_the_clients_of_a_killed_server_get_a_connection_error(run):
     server = Server(run)
     server.ask(TEXTS * 2000, 4)
-    server.process.kill()
+    os.kill(server.process.pid, signal.SIGKILL)
     server.join()
     assert server.outcomes == {"connection error": 4}
-    assert server.process.wait(60) == -signal.SIGKILL
+    assert server.process.finish().returncode == -signal.SIGKILL
 
 
 def test_a_used_port_is_refused(run, capsys):

@@ -9,7 +9,7 @@ from conftest import ROOT
 
 
 def test_the_demo_ends_with_a_table_and_a_picture(shallow_minilm, tmp_path, monkeypatch, capsys):
-    words = ["--output_dir", str(tmp_path / "demo"), "--model", str(shallow_minilm), "--num_train_epochs", "1"]
+    words = ["--output_dir", str(tmp_path / "demo"), "--model", str(shallow_minilm), "--num_train_epochs", "0.3"]
     monkeypatch.setattr(sys, "argv", ["demo.py", *words])
     run_path(str(ROOT / "docs" / "examples" / "demo.py"), run_name="__main__")
     table = (tmp_path / "demo" / "table.txt").read_text()

@@ -130,7 +130,7 @@ def test_the_tutorial_runs(minilm, tmp_path, monkeypatch):
     with (DOCS / "examples" / "messages.tsv").open() as file:
         rows = list(file)
     with (tmp_path / "examples" / "messages.tsv").open("w") as file:
-        file.writelines(rows[:49])
+        file.writelines(rows[:25])
     names = {"__name__": "tutorial"}
     for is_text, source in cells((DOCS / "tutorial.py").read_text()):
         if not is_text:

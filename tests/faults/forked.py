@@ -1,8 +1,10 @@
-"""Kill commands at every one of their own writes: `python tests/faults/forked.py FOLDER NAME...`, a JSON line a point.
+"""Kill commands at their own writes: `python tests/faults/forked.py FOLDER [--renames] NAME...`, a JSON line a point.
 
 A process that has imported everything forks a child for each call. A first call counts the writes of this package: each
 flush of a file to the disk (`os.fsync`) and each renaming to its final name (`os.replace`). For each of them, a call is
-killed there, the same command is run again, and its files are compared with those of an undisturbed call.
+killed there, the same command is run again, and its files are compared with those of an undisturbed call. With
+`--renames` it is killed at the renamings alone: a process that dies at a flush leaves the same files as at the renaming
+that follows.
 """
 
 import contextlib
@@ -45,7 +47,8 @@ from alignattn.robustness.library import load_textattack
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
 RESOURCES = "resources"
 KILLED = -signal.SIGKILL
-POINTS = ("fsync", "replace")
+RENAMES = "--renames"
+POINTS = ("replace",) if RENAMES in sys.argv else ("fsync", "replace")
 COUNTER = struct.Struct("q")
 OF_TIME = re.compile(r"runtime|_per_second|seconds")
 """Names of numbers that differ between calls."""
@@ -382,6 +385,6 @@ if __name__ == "__main__":
     gc.freeze()
     run = workplace.words("finetune", folder / "run")
     assert in_child(lambda: main(run), folder / "log") == 0, _end(workplace)
-    for command in sys.argv[2:]:
+    for command in [word for word in sys.argv[2:] if word != RENAMES]:
         kind = command.rpartition("-")[0]
         {"saves": try_saves, "pair": try_pair}.get(kind, try_command)(workplace, command)

@@ -1,4 +1,4 @@
-"""Commands that are killed at each of their own writes and run again end as if they had not been killed."""
+"""Commands that are killed at their own writes and run again end as if they had not been killed."""
 
 import json
 import os
@@ -10,9 +10,8 @@ import pytest
 from conftest import ROOT
 
 HARNESS = ROOT / "tests" / "faults" / "forked.py"
-QUICK = ("finetune", "figure")
-OTHERS = (
-    *("seeds", "domain-shift", "inspect", "calibrate", "uncertainty", "reproduce"),
+COMMANDS = (
+    *("finetune", "figure", "seeds", "domain-shift", "inspect", "calibrate", "uncertainty", "reproduce"),
     "robustness",
 )
 
@@ -33,16 +32,19 @@ def check(lines: list[dict[str, object]], names: tuple[str, ...]) -> None:
 
 
 def test_a_command_that_is_killed_at_its_writes_resumes(tmp_path):
-    lines = tries(tmp_path, *QUICK)
-    check(lines, QUICK)
-    # Its options, predictions, card and results, each flushed to the disk and renamed.
-    assert sum(line["command"] == "finetune" for line in lines) >= 8
+    lines = tries(tmp_path, "--renames", "finetune", "figure")
+    check(lines, ("finetune", "figure"))
+    # Its options, predictions, card and results.
+    assert sum(line["command"] == "finetune" for line in lines) >= 4
 
 
 @pytest.mark.faults
-@pytest.mark.parametrize("name", OTHERS)
-def test_every_other_command_that_is_killed_at_its_writes_resumes(name, tmp_path):
-    check(tries(tmp_path, name), (name,))
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_that_is_killed_at_any_of_its_writes_resumes(name, tmp_path):
+    lines = tries(tmp_path, name)
+    check(lines, (name,))
+    # Each of its files is flushed to the disk and renamed.
+    assert name != "finetune" or len(lines) >= 8
 
 
 @pytest.mark.faults

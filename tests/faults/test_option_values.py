@@ -43,12 +43,20 @@ def all_commands() -> list[Command]:
     return [get_command(name) for name in COMMANDS]
 
 
+def kind_of(option: Option) -> tuple[Any, ...]:
+    """Return what decides how a value of an option is read and checked."""
+    limits = (option.low, option.high, option.above, option.below)
+    given = (option.is_list, option.takes_none, option.positional, option.rest, option.default is REQUIRED)
+    checks = (bool(option.choices), bool(option.endings), bool(option.distinct), option.place)
+    return (tuple(option.types), tuple(abs(limit) < LARGEST for limit in limits), given, checks)
+
+
 FIRST_OF = {
-    str(option): (command, option)
+    kind_of(option): (command, option)
     for command in all_commands()[::-1]
     for option in options_of(command.options).values()
 }
-"""Commands share options; each option is tried once."""
+"""One option of each kind."""
 OPTIONS = [pytest.param(command, option, id=f"{command.name} {option.name}") for command, option in FIRST_OF.values()]
 
 

@@ -17,7 +17,6 @@ MISTAKES = [
     ("--model transformer-crf --task mrpc", "--model transformer-crf"),
     # Models from scratch, which lack what pretrained ones have.
     (f"--model da --attention aa-ct {PAIRS}", "--model da"),
-    (f"--model memn2n --attention aa-ct {PAIRS}", "--model memn2n"),
     (f"--model seq2seq-lstm --model_config hard_attention=true --value qvi {PAIRS}", "'qvi'"),
     (f"--model co-attention --balance start {PAIRS}", "co-attention"),
     ("--model esim --train_file rows.csv --text_columns a", "--model esim"),
@@ -26,17 +25,12 @@ MISTAKES = [
     (f"--model da --embeddings missing.txt {PAIRS}", "missing.txt"),
     (f"--model ./missing --embeddings missing.txt {PAIRS}", "--embeddings"),
     # Training methods.
-    (f"{CHOICE} --mc_dropout_passes 0", "--mc_dropout_passes 0"),
-    (f"{CHOICE} --r_drop_weight -1", "--r_drop_weight -1"),
-    (f"{CHOICE} --weight_averaging mean", "--weight_averaging"),
     (f"{CHOICE} --weight_averaging ema --early_stopping_patience 2", "--load_best_model_at_end"),
     # Adapters are for pretrained models.
     (f"{CHOICE} --lora_alpha 8", "--lora_r"),
-    (f"{CHOICE} --lora_r 0", "--lora_r 0"),
     (f"--model esim --lora_r 2 {PAIRS}", "--lora_r"),
     (f"--model esim --model_sha256 abc {PAIRS}", "--model_sha256"),
     # The best checkpoint needs evaluations and saved checkpoints.
-    (f"{CHOICE} --early_stopping_patience 0", "--early_stopping_patience 0"),
     (f"{CHOICE} --early_stopping_patience 2 --eval_strategy no", "--eval_strategy"),
     (f"{CHOICE} --load_best_model_at_end --save_strategy no", "--save_strategy"),
     (f"{CHOICE} --load_best_model_at_end --eval_strategy epoch --save_strategy steps", "--save_strategy"),
@@ -49,11 +43,9 @@ MISTAKES = [
     (f"{CHOICE} --seeds 1 2 --seed 3", "--seed"),
     (f"{CHOICE} --weight_averaging swa --ema_decay 0.5", "--ema_decay"),
     (f"{CHOICE} --validation_share 0.1", "--validation_share"),
-    (f"{CHOICE} --logging_steps 1.5", "--logging_steps"),
     # Options of transformers.
     (f"{CHOICE} --adam_beta1 much", "--adam_beta1"),
     (f"{CHOICE} --lr_scheduler_kwargs nonsense", "--lr_scheduler_kwargs"),
-    (f"{CHOICE} --logging_strategy never", "--logging_strategy"),
     (f"{CHOICE} --remove_unused_columns false", "--remove_unused_columns"),
 ]
 

@@ -49,11 +49,10 @@ def test_a_budget_needs_attention_step_by_step(name):
 
 
 @pytest.mark.parametrize("option", sorted({"gradient_checkpointing", checkpointing.NAME}))
-@pytest.mark.parametrize("name", MODELS)
-def test_models_from_scratch_refuse_activation_checkpointing(name, option):
+def test_models_from_scratch_refuse_activation_checkpointing(option):
     words = ["--task", "mrpc", "--output_dir", "runs/x", f"--{option}", "true"]
-    with pytest.raises(AlignAttnError, match=rf"^--{option} is for pretrained encoders, not for {name}"):
-        get_command("finetune").parse(["--model", name, *words])
+    with pytest.raises(AlignAttnError, match=rf"^--{option} is for pretrained encoders, not for cnn"):
+        get_command("finetune").parse(["--model", "cnn", *words])
     assert get_command("finetune").parse(["--model", "any", *words]).values[option]
 
 

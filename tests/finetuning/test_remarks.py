@@ -9,7 +9,6 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 from conftest import WORDS
-from datasets import Dataset
 from processes import TWO_PROCESSES, launched
 from resumed import finetune
 from task_rows import make_rows, write_rows
@@ -18,11 +17,10 @@ from transformers import AutoTokenizer
 import alignattn
 from alignattn.cli import main
 from alignattn.finetuning.results import read_result, render_metrics
-from alignattn.models.words import build_tokenizer
 from alignattn.tasks.definitions import TASKS
 from alignattn.tasks.rows import load_task_files
 from alignattn.tasks.task import EncodedSplit, TaskOptions
-from alignattn.tasks.truncation import TruncatedRows, count_unknown_rows, truncated_rows
+from alignattn.tasks.truncation import TruncatedRows, truncated_rows
 
 KNOWN, HALF, STRANGE = "the cat sees", "the zebra", "okapi zebra"
 TOLD = "1 row without a word of the model's vocabulary"
@@ -153,14 +151,6 @@ def test_accelerate_that_starts_one_process_of_two_is_reported(
     done = launched(["accelerate.commands.launch", "--cpu", "--num_processes", "2"], words)
     assert done.returncode == 0, done.stderr
     assert "accelerate launch started one process" in done.stderr
-
-
-def test_rows_of_unknown_words_are_counted():
-    tokenizer = build_tokenizer([KNOWN])
-    texts = {"text": [KNOWN, HALF, STRANGE, ""]}
-    encoded = Dataset.from_dict(dict(tokenizer(texts["text"])))
-    split = EncodedSplit(Dataset.from_dict(texts), encoded, TaskOptions(max_length=8), tokenizer)
-    assert count_unknown_rows(split, tokenizer) == 1
 
 
 def test_predictions_of_unknown_words_alone_are_reported(tmp_path, capsys, caplog):

@@ -61,21 +61,6 @@ def test_given_values_of_transformers_options_have_their_types(tmp_path: Path):
     assert finetune.resolve(values | expected) == options
 
 
-DAILY = """
-model model_config attention score normalizer value alignment layers alignment_weight alignment_rows gradient_scope
-alignment_learning_rate slot_learning_rate alignment_warmup_ratio
-task data_dir train_file validation_file validation_share text_columns label_column tokens_column image_column
-skip_bad_rows slice_by class_weights
-max_length long_texts max_train_samples max_eval_samples output_dir save_strategy push_to_hub hub_model_id seed seeds
-per_device_train_batch_size num_train_epochs max_steps learning_rate warmup_steps weight_decay
-gradient_accumulation_steps bf16 early_stopping_patience
-"""
-
-
-def test_the_help_shows_the_options_in_daily_use():
-    assert {name for name, known in options_of(RunOptions).items() if not known.rare} == set(DAILY.split())
-
-
 @pytest.mark.parametrize("model", MODELS)
 def test_training_defaults_of_a_model_are_options(model: str):
     assert capabilities_of(model).training_defaults.keys() <= options_of(RunOptions).keys()

@@ -10,6 +10,7 @@ from itertools import chain
 
 import nltk
 import pytest
+import torch
 from conftest import ROOT
 from needs import needs_files
 from packaging.requirements import Requirement
@@ -17,6 +18,7 @@ from packaging.utils import canonicalize_name
 from robustness_helpers import NLTK_DATA
 
 from alignattn.robustness import library
+from alignattn.robustness.loop import AttackRow, attack_row
 from alignattn.robustness.resources import prepare_nltk
 from alignattn.utils.errors import AlignAttnError
 
@@ -81,37 +83,6 @@ nltk.download = lambda name, **options: downloads.append(name)
 sys.modules["stanza"] = None
 import textattack
 print(*downloads)
-"""
-
-TEXT_OF_NO_LANGUAGE = """
-import os, sys
-from pathlib import Path
-from alignattn.robustness.library import load_textattack
-textattack = load_textattack()
-from alignattn.robustness.loop import AttackRow, attack_row
-from alignattn.robustness.records import AttackSettings
-
-class Model:
-    model = None
-    def clear_cache(self):
-        pass
-    def __call__(self, texts):
-        import torch
-        return torch.tensor([[0.1, 0.9] if "1" in text else [0.9, 0.1] for text in texts]).double()
-
-class Other(textattack.transformations.WordSwap):
-    def _get_replacement_words(self, word):
-        return ["22"]
-
-attack = textattack.Attack(
-    textattack.goal_functions.UntargetedClassification(Model()), [], Other(), textattack.search_methods.GreedySearch()
-)
-settings = AttackSettings(
-    run="toy", model="toy", task="sst2", split="validation", attention="soft", recipe="toy",
-    attack_columns=("sentence",), max_length=64, seed=0, num_examples=1, precision="float32", resources={},
-)
-print(attack_row(attack, AttackRow(0, {"sentence": "1234 !!"}, 1), settings))
-textattack.loggers.CSVLogger(sys.argv[1]).log_attack_result(attack.attack("1234 !!", 1))
 """
 
 STAND_IN_USED = """
@@ -231,10 +202,29 @@ def test_a_stock_textattack_still_downloads_its_data_afterwards(clean_import):
 
 @needs_nltk_data
 def test_a_text_of_no_language_is_recorded_although_textattacks_csv_logger_fails(tmp_path):
-    done = run(TEXT_OF_NO_LANGUAGE, str(tmp_path / "results.csv"), TA_CACHE_DIR=str(tmp_path / "textattack"))
-    assert "outcome='succeeded'" in done.stdout
-    assert "22 !!" in done.stdout
-    assert "LangDetectException" in done.stderr
+    from langdetect import LangDetectException
+    from toy_attack import SETTINGS, textattack
+
+    class Model:
+        model = None
+
+        def __call__(self, texts):
+            return torch.tensor([[0.1, 0.9] if "1" in text else [0.9, 0.1] for text in texts]).double()
+
+        def clear_cache(self):
+            pass
+
+    class Other(textattack.transformations.WordSwap):
+        def _get_replacement_words(self, word):
+            return ["22"]
+
+    goal = textattack.goal_functions.UntargetedClassification(Model())
+    attack = textattack.Attack(goal, [], Other(), textattack.search_methods.GreedySearch())
+    record = attack_row(attack, AttackRow(0, {"sentence": "1234 !!"}, 1), SETTINGS)
+    assert (record.outcome, record.perturbed) == ("succeeded", {"sentence": "22 !!"})
+    logger = textattack.loggers.CSVLogger(str(tmp_path / "results.csv"))
+    with pytest.raises(LangDetectException):
+        logger.log_attack_result(attack.attack("1234 !!", 1))
 
 
 @needs_nltk_data

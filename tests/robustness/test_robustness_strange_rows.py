@@ -14,8 +14,8 @@ from alignattn.utils.errors import AlignAttnError
 
 def test_strange_rows_are_counted(tiny_checkpoint, tmp_path):
     attack = toy_attack(tiny_checkpoint)
-    attack.goal_function.query_budget = 100  # one step on 600 words
-    texts = ["1234 , 5 !!! ...", "", " ".join(WORDS * 30), "!!", "the cat \x00 \u2028 sees", "the cat sees"]
+    attack.goal_function.query_budget = 50  # one step on 100 words
+    texts = ["1234 , 5 !!! ...", "", " ".join(WORDS * 5), "!!", "the cat \x00 \u2028 sees", "the cat sees"]
     labels = attack.goal_function.model(texts).argmax(dim=1).tolist()
     labels[-1] = 5
     rows = sentence_rows(texts, labels)
@@ -26,7 +26,7 @@ def test_strange_rows_are_counted(tiny_checkpoint, tmp_path):
     # Nothing can be swapped in these rows: the model withstands, without an error.
     assert [records[index].outcome for index in (0, 1, 3)] == ["failed"] * 3
     assert [records[index].error for index in range(5)] == [None] * 5
-    assert records[2].words == 600
+    assert records[2].words == 100
     assert records[2].outcome in ("failed", "succeeded")
     assert records[5].outcome == "skipped"
     assert records[5].error == "label 5 is not one of the model's 2 classes"

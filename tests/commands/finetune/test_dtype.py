@@ -46,7 +46,7 @@ def predicted(folder, rows):
     return torch.tensor([max(row) for row in written], dtype=torch.float64), torch.tensor(now, dtype=torch.float64)
 
 
-@pytest.mark.parametrize("attention", ["aa-gan", "qvi"])
+@pytest.mark.parametrize(("halved", "attention"), [("float16", "aa-gan"), ("bfloat16", "qvi")], indirect=["halved"])
 def test_a_run_trains_as_from_the_same_weights_in_float32(options, halved, tmp_path, attention, capsys):  # noqa: F811
     folders = {stored: tmp_path / f"run-{stored}" for stored in ("half", "whole")}
     for stored, folder in folders.items():
@@ -63,7 +63,7 @@ def test_a_run_trains_as_from_the_same_weights_in_float32(options, halved, tmp_p
 
 
 @pytest.mark.parametrize("mixed", [{}, {"bf16": "true", "dtype": "bfloat16"}], ids=["plain", "autocast"])
-@pytest.mark.parametrize("attention", ["aa-gan", "qvi"])
+@pytest.mark.parametrize(("halved", "attention"), [("float16", "aa-gan"), ("bfloat16", "qvi")], indirect=["halved"])
 def test_adapters_over_a_half_precision_base_are_in_float32(options, halved, tmp_path, attention, mixed):  # noqa: F811
     folder = tmp_path / "run"
     seen = Counter()

@@ -1,9 +1,6 @@
 import json
-import os
 import shutil
 import statistics
-import subprocess
-import sys
 from importlib.metadata import version
 from pathlib import Path
 
@@ -16,6 +13,7 @@ import torch
 import transformers
 import yaml
 from conftest import ALIGNED, ROOT, WITHOUT_NETWORKS, WORDS, tiny_model
+from processes import run_python
 from safetensors.torch import load_file
 from transformers import AutoModelForSequenceClassification
 
@@ -358,8 +356,6 @@ class TestBadInput:
             ({"config": "missing.yaml"}, "missing.yaml"),
             ({"learning_rat": "1"}, "--learning_rat"),
             ({"atention": "soft"}, "did you mean"),
-            ({"learning_rate": "fast"}, "learning_rate"),
-            ({"alignment_weight": "-1"}, "--alignment_weight -1.0"),
             ({"lr_scheduler_type": "zigzag"}, "zigzag"),
             ({"lr_scheduler_kwargs": "notjson"}, "lr_scheduler_kwargs"),
             ({"lr_scheduler_type": "warmup_stable_decay"}, "--lr_scheduler_type warmup_stable_decay with"),
@@ -367,7 +363,6 @@ class TestBadInput:
             ({"lr_scheduler_type": "polynomial", "lr_scheduler_kwargs": '{"lr_end": 1}'}, "lr_end (1) must be smaller"),
             ({"optim": "adamw_torch_npu_fused"}, "--optim adamw_torch_npu_fused: "),
             ({"report_to": "wandbb"}, "wandbb"),
-            ({"seeds": ["1", "1"]}, "--seeds"),
             ({"resume_from_checkpoint": "nope"}, "nope"),
             ({"metric_for_best_model": "acc"}, "'acc'"),
             ({"load_best_model_at_end": "true", "validation_file": None, "eval_strategy": "no"}, "--validation_file"),
@@ -376,27 +371,21 @@ class TestBadInput:
                 "use_reentrant",
             ),
             ({"model": "no/such-model"}, "'no/such-model'"),
-            ({"model": "runs/mrpc/seed-9"}, "'runs/mrpc/seed-9'"),
             ({"attention": "aa-wgan"}, "'aa-wgan'"),
-            ({"gradient_scope": "some"}, "'some'"),
             ({"layers": ["5"]}, "layers=[5]"),
             ({"normalizer_options": "alpha=1.3"}, "normalizer 'softmax'"),
             ({"normalizer_options": "alpha"}, "'alpha' is not NAME=VALUE"),
             ({"model_config": "hidden_dropout_prob=lots"}, "hidden_dropout_prob='lots'"),
             ({"model_config": "hidden_dropot_prob=0.1"}, "hidden_dropout_prob"),
-            ({"model_config": "hidden_dropout_prob="}, "hidden_dropout_prob"),
             ({"task": "mrpc"}, "--text_columns"),
             ({"text_columns": None}, "--text_columns"),
             ({"tokens_column": "a"}, "--text_columns"),
             ({"text_columns": ["a", "c"]}, "'c'"),
-            ({"label_column": "label"}, "'label'"),
-            ({"train_file": "missing.csv"}, "missing.csv"),
             ({"train_file": None, "validation_file": None}, "--task"),
             ({"train_file": None, "task": "mrpc"}, "--validation_file"),
             (NO_FILES | {"task": "xnli"}, "'xnli'"),
             (NO_FILES | {"task": "mrpc", "data_dir": "missing"}, "missing"),
             ({"max_length": "1"}, "max_length 1"),
-            ({"max_train_samples": "0"}, "max_train_samples"),
         ],
     )
     def test_one_line_and_exit_code_2(self, options, changes, culprit, capsys):
@@ -566,27 +555,21 @@ class TestBadInput:
 
 
 def test_the_script_is_the_command(options):
-    done = subprocess.run(
-        [sys.executable, str(ROOT / "scripts" / "finetune.py"), *words_of(options, attention="aa-wgan")[1:]],
-        check=False,
-        capture_output=True,
-        text=True,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-    )
+    done = run_python(ROOT / "scripts" / "finetune.py", *words_of(options, attention="aa-wgan")[1:])
     assert done.returncode == 2
     assert done.stderr.strip().splitlines()[-1].startswith("alignattn: unknown attention")
 
 
 class TestRealData:
-    def test_mrpc(self, minilm, shared_data, tmp_path):
+    def test_mrpc(self, shallow_minilm, shared_data, tmp_path):
         words = [
-            "finetune", "--model", minilm, "--task", "mrpc", "--data_dir", str(shared_data), "--attention", "aa-ct",
-            "--output_dir", str(tmp_path / "run"), "--max_train_samples", "64", "--max_eval_samples", "64",
-            "--num_train_epochs", "1", "--seeds", "1", "2", "--save_strategy", "no", "--use_cpu", "true",
+            "finetune", "--model", str(shallow_minilm), "--task", "mrpc", "--data_dir", str(shared_data),
+            "--output_dir", str(tmp_path / "run"), "--max_train_samples", "32", "--max_eval_samples", "32",
+            "--attention", "aa-ct", "--num_train_epochs", "1", "--save_strategy", "no", "--use_cpu", "true",
         ]  # fmt: skip
         assert main(words) == 0
-        result = read(tmp_path / "run" / "seed-1")
-        assert result["evaluation_rows"] == {"validation": 64}
+        result = read(tmp_path / "run")
+        assert result["evaluation_rows"] == {"validation": 32}
         assert set(result["metrics"]["validation"]) == {"accuracy", "f1", "macro_f1"}
         assert result["training"]["align_loss"] > 0
 

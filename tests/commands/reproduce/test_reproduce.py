@@ -166,10 +166,13 @@ def test_a_number_that_a_finished_run_lacks_fails_its_cell(words, copy, tmp_path
     assert list(table["state"]) == ["failed"]
 
 
-def test_ray_fills_the_table_with_the_same_numbers(measured, words, tmp_path):
-    code, _, error = finish(start([*words, "--launcher", "ray", "--processes", "1"], tmp_path / "results"))
+def test_ray_fills_the_table_with_the_same_numbers(measured, copy, words):
+    shutil.rmtree(folders_of(words, copy)[1].path)
+    shutil.rmtree(copy / "table1")
+    code, out, error = finish(start([*words, "--launcher", "ray", "--processes", "1"], copy))
     assert code == 0, error
-    assert frame(tmp_path / "results").equals(frame(measured[0]))
+    assert "1 of 2 runs are done" in out
+    assert frame(copy).equals(frame(measured[0]))
 
 
 def test_runs_with_a_share_of_a_gpu_run_on_it_concurrently(tmp_path, monkeypatch):

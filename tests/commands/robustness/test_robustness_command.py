@@ -86,8 +86,8 @@ def test_an_unreadable_last_run_is_refused_before_the_first_attack(words, run_fo
     assert not list(tmp_path.glob("out/*/*.jsonl"))
 
 
-STRANGE_TEXTS = ("1234 , 5 !!! ...", "", "?!", "a good movie " * 200)
-"""Digits and punctuation, nothing, no word, 600 words."""
+STRANGE_TEXTS = ("1234 , 5 !!! ...", "", "?!", "a good movie " * 40)
+"""Digits and punctuation, nothing, no word, 120 words."""
 
 
 @pytest.mark.parametrize("recipe", RECIPES)
@@ -98,7 +98,7 @@ def test_every_recipe_counts_strange_rows(recipe, run_folder, resources, tmp_pat
         max_length=16,
     )
     attack = build_attack(recipe, wrapper, resources)
-    attack.goal_function.query_budget = 100  # ends while it ranks the 600 words, which would take a minute
+    attack.goal_function.query_budget = 50  # ends while it ranks the 120 words
     labels = wrapper(STRANGE_TEXTS).argmax(dim=1).tolist()
     texts = [*STRANGE_TEXTS, "a good movie"]
     rows = sentence_rows(texts, [*labels, 7])

@@ -1,20 +1,16 @@
-"""Invalid options of `alignattn robustness`: one line before anything is read; and the help.
+"""Invalid options of `alignattn robustness`: one line before anything is read.
 
 Nothing here needs TextAttack or any data: the options are refused before either is needed.
 """
 
-import re
-
 import pytest
 
 from alignattn.cli import main
-from alignattn.commands import COMMANDS
 from alignattn.commands.robustness import RobustnessOptions
 from alignattn.utils.errors import AlignAttnError
 
 ATTACK = "--run missing"
 ATTACK_PATHS = ("model", "data_dir", "word_vectors", "neighbors", "sentence_encoder", "mlm", "nltk_data", "output_dir")
-TWO_DEFAULTS = re.compile(r"\(default[^()]*(\([^()]*\)[^()]*)*\)\.? \(default:")
 
 
 @pytest.fixture
@@ -56,38 +52,10 @@ def test_an_empty_path_given_in_python_raises_a_user_error(option):
         RobustnessOptions(run=("missing",), **{option: ""}).resources()
 
 
-@pytest.mark.parametrize("option", ["num_examples", "max_length", "batch_size"])
-@pytest.mark.parametrize("number", [0, -3])
-def test_a_number_below_one_is_refused_at_once(option, number, empty_folder, capsys):
-    words = f"robustness {ATTACK} --{option} {number}".split()
-    assert refusal(words, capsys) == f"--{option} {number} must be at least 1"
-    assert not list(empty_folder.iterdir())
-
-
 def test_num_examples_replaces_max_eval_samples_for_attacks(empty_folder, capsys):
     assert "--max_eval_samples" in refusal(f"robustness {ATTACK} --max_eval_samples 4".split(), capsys)
     words = "reproduce table3 --tasks rte --num_seeds 1 --max_eval_samples 9 --num_examples 4 --dry_run"
     assert main(words.split()) == 0
-
-
-@pytest.mark.parametrize("command", COMMANDS)
-def test_the_help_states_each_default_once_and_never_none(command, capsys):
-    with pytest.raises(SystemExit) as ended:
-        main([command, "--help"])
-    assert ended.value.code == 0
-    text = " ".join(capsys.readouterr().out.split())
-    assert "--config" in text
-    assert TWO_DEFAULTS.search(text) is None
-    assert "(default: None)" not in text
-
-
-def test_the_help_states_defaults(capsys):
-    with pytest.raises(SystemExit):
-        main(["robustness", "--help"])
-    text = " ".join(capsys.readouterr().out.split())
-    assert "Seed of the attacks. (default: 42)" in text
-    assert "Attacks. (default: textfooler textbugger bae)" in text
-    assert "Maximum tokens per row (default: the run's, or the model's, 512)." in text
 
 
 @pytest.mark.parametrize(

@@ -52,9 +52,8 @@ def brute_force(row, starts, ends, n_best, max_answer_length):
     return spans
 
 
-@pytest.mark.parametrize("n_best", [1, 3, 20, 1000])
-@pytest.mark.parametrize("max_answer_length", [1, 4, 30])
-@pytest.mark.parametrize("seed", [0, 1, 2])
+@pytest.mark.parametrize("n_best", [1, 3, 1000])
+@pytest.mark.parametrize(("max_answer_length", "seed"), [(1, 0), (4, 1), (30, 2)])
 def test_against_brute_force(n_best, max_answer_length, seed):
     starts, ends = random_logits(seed)
     answers = best_answers(
@@ -132,9 +131,9 @@ def test_tokens_of_the_question_are_never_an_answer():
     assert max(answer.scores) == 0.0
 
 
-@pytest.mark.parametrize("wrong", [np.nan, np.inf, -np.inf])
-@pytest.mark.parametrize("position", [0, 2, 5])
-@pytest.mark.parametrize("side", [0, 1])
+@pytest.mark.parametrize(
+    ("wrong", "position", "side"), [(np.nan, 0, 0), (np.inf, 2, 1), (-np.inf, 5, 0), (np.nan, 5, 1)]
+)
 def test_logits_that_are_not_finite_raise(wrong, position, side):
     logits = random_logits(5)
     logits[side][1, position] = wrong
