@@ -30,6 +30,8 @@ if "ALIGNATTN_TESTS_HOME" not in os.environ:
     os.environ.update(ALIGNATTN_TESTS_HOME=_home, HOME=_home, PYTHONUSERBASE=site.getuserbase())
     # Processes share the compiled files of this package.
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    # Ray gives its workers a niceness of 15: next to other tests they would get a thirtieth of a core.
+    os.environ.update(RAY_worker_niceness="0")
     # matplotlib looks up its cache folder once, perhaps in a test that has its own cache: set it here.
     os.environ.update(HF_HUB_OFFLINE="1", TRANSFORMERS_VERBOSITY="error", MPLCONFIGDIR=f"{_home}/matplotlib")
 

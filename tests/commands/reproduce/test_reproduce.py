@@ -15,7 +15,7 @@ from types import SimpleNamespace
 import pandas as pd
 import pytest
 import yaml
-from conftest import ROOT, WORDS
+from conftest import WORDS
 from filelock import FileLock
 from processes import Python, run_python
 
@@ -153,15 +153,16 @@ def test_finished_runs_stay_as_they_are_where_other_rows_are_given(words, data_d
     assert "rows" not in (copy / "table1" / "table1.md").read_text().partition("Measured:")[2].partition("\n")[0]
 
 
-def test_a_number_that_a_finished_run_lacks_fails_its_cell(words, copy, tmp_path, capsys):
+def test_a_number_that_a_finished_run_lacks_fails_its_cell(words, copy, tmp_path):
     own = tmp_path / "own.yaml"
     own.write_text(
         "title: t\ncommand: finetune\nseeds: 1\nrows:\n  - {label: soft, options: {attention: soft}}\n"
         "columns:\n  - {label: RTE, options: {task: rte}, measures: [{label: accuracy, path: metrics.test.accuracy}]}\n"
     )
     rest = words[words.index("--model") :]
-    assert main(["reproduce", str(own), *rest, "--output_dir", str(copy)]) == 2
-    assert "metrics.test.accuracy" in capsys.readouterr().err
+    code, _, error = finish(start([own, *rest], copy))
+    assert code == 2
+    assert "metrics.test.accuracy" in error
     table = pd.read_csv(copy / "own" / "own.csv")
     assert list(table["state"]) == ["failed"]
 
@@ -314,10 +315,7 @@ def test_a_worker_given_the_folder_of_another_run_runs_nothing(copy, words):
     folder = folders_of(words, copy)[0]
     swap_experiment(folder)
     before = sorted(copy.rglob("*"))
-    command = [sys.executable, "-m", "alignattn.commands.reproduce.launchers.worker", str(folder.path)]
-    process = subprocess.run(
-        command, env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=False
-    )
+    process = run_python("-m", "alignattn.commands.reproduce.launchers.worker", folder.path)
     assert process.returncode == FAILED
     assert process.stderr.count("\n") == 1
     assert "contains another run" in process.stderr
