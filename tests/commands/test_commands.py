@@ -305,13 +305,8 @@ def test_options_of_a_program_resolve_like_those_of_the_command_line():
     ("words", "answer"),
     [
         ("finetune --bogus", "unknown option --bogus"),
-        ("reproduce table1 --bogus 1", "unknown option --bogus"),
         ("robustness --runs x", "--runs: did you mean 'run'?"),
-        ("finetune --fp16 maybe", "maybe"),
-        ("robustness --run x --neighbors a --synonyms wordnet", "--synonyms does not go with --neighbors"),
-        (f"{RUN} --train_file nope.csv --text_columns a", "there is no file nope.csv: give another to --train_file"),
         ("inspect --model minilmm --task mrpc", "no model of that name: did you mean 'minilm'?"),
-        ("balance --model transformer --task mrpc --output_dir o", "--model transformer"),
         ("predict --task mrpc", "--task is an option of finetune, robustness,"),
         ("inspect --model minilm --validation_file .", ". is a folder, not a file: give another to --validation_file"),
     ],

@@ -56,6 +56,7 @@ def finetune(task_file, folder):
     return main(
         f"finetune --task {task_file} --model captioner --output_dir {folder} --use_cpu true --disable_tqdm true "
         f"--num_train_epochs 50 --per_device_train_batch_size 12 --learning_rate 0.02 --lr_scheduler_type constant "
+        "--eval_strategy no --save_strategy no "
         "--model_config embedding_dim=16 hidden_dim=16 conv_channels=[16] dropout=0".split()
     )
 
