@@ -15,7 +15,7 @@ from types import SimpleNamespace
 import pandas as pd
 import pytest
 import yaml
-from conftest import WORDS
+from conftest import ROOT, WORDS
 from filelock import FileLock
 from processes import Python, run_python
 
@@ -315,7 +315,10 @@ def test_a_worker_given_the_folder_of_another_run_runs_nothing(copy, words):
     folder = folders_of(words, copy)[0]
     swap_experiment(folder)
     before = sorted(copy.rglob("*"))
-    process = run_python("-m", "alignattn.commands.reproduce.launchers.worker", folder.path)
+    command = [sys.executable, "-m", "alignattn.commands.reproduce.launchers.worker", str(folder.path)]
+    process = subprocess.run(
+        command, env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=False
+    )
     assert process.returncode == FAILED
     assert process.stderr.count("\n") == 1
     assert "contains another run" in process.stderr
