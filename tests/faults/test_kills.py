@@ -1,13 +1,11 @@
 """Commands that are killed at their own writes and run again end as if they had not been killed."""
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from conftest import ROOT
+from processes import run_python
 
 HARNESS = ROOT / "tests" / "faults" / "forked.py"
 COMMANDS = (
@@ -17,11 +15,7 @@ COMMANDS = (
 
 
 def tries(folder: Path, *names: str) -> list[dict[str, object]]:
-    environment = os.environ | {"PYTHONPATH": f"{ROOT}:{ROOT / 'tests'}", "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        [sys.executable, str(HARNESS), str(folder), *names],
-        env=environment, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    done = run_python(HARNESS, folder, *names)
     assert done.returncode == 0, done.stderr
     return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
 
