@@ -103,5 +103,5 @@ def test_unknown_names_list_the_choices():
         AttentionConfig.resolve("aa-wgan")
     with pytest.raises(AlignAttnError, match="fills the slot 'alignment' twice"):
         AttentionConfig.resolve("aa-ct+aa-gan")
-    with pytest.raises(AlignAttnError, match=r"field.*'weight'.*alignment_weight"):
+    with pytest.raises(AlignAttnError, match=r"field.*'weight'.*did you mean 'alignment_weight'"):
         AttentionConfig.resolve("aa-ct", weight=1)

@@ -117,7 +117,7 @@ def test_an_unpatched_model_saves_as_a_plain_one(tmp_path):
     assert not alignattn.is_patched(alignattn.from_pretrained(tmp_path, AutoModelForSequenceClassification))
 
 
-def test_one_line_reports_that_a_checkpoint_has_no_patch(tmp_path, caplog):
+def test_one_line_reports_that_a_folder_has_no_patch(tmp_path, caplog):
     model = tiny_model("bert")
     model.save_pretrained(tmp_path / "plain")
     alignattn.patch(model, "aa-ct").save_pretrained(tmp_path / "patched")
@@ -127,6 +127,11 @@ def test_one_line_reports_that_a_checkpoint_has_no_patch(tmp_path, caplog):
         lines = [record.getMessage() for record in caplog.records if "names no patch" in record.getMessage()]
         assert len(lines) == said
         assert all("this is the plain model" in line and "\n" not in line for line in lines)
+
+
+def test_the_first_example_loads_a_packaged_model_without_that_line(caplog):
+    alignattn.from_pretrained("minilm", AutoModelForSequenceClassification)
+    assert "names no patch" not in caplog.text
 
 
 @pytest.fixture

@@ -217,7 +217,7 @@ def test_empty_text_names_the_row(toy_dir, cache_dir, text):
 def test_missing_column_lists_those_there(toy_dir, cache_dir):
     data_dir = toy_dir(validation={"a": ["x"], "text": ["y"], "label": [1]})
     message = refusal(lambda: load_rows(TOY, need_train=False, data_dir=data_dir, cache_dir=cache_dir))
-    assert_mentions(message, "no column 'b'", "a, text, label")
+    assert_mentions(message, "no column 'b'", "a, text, label", "rename the columns")
 
 
 def test_hub_rows_load_and_keep_empty_texts(toy_dir, cache_dir):
@@ -338,7 +338,7 @@ def test_reading_is_quiet_and_leaves_the_settings_of_datasets(tmp_path, cache_di
     ("name", "content", "parts"),
     [
         ("t.jsonl", b'{"text": "u", "y": 0}\n{"text": "v", "y": "b"}\n', ["mix numbers and names"]),
-        ("t.csv", b"text,label\nu,0\n", ["no column 'y'", "text, label"]),
+        ("t.csv", b"text,label\nu,0\n", ["no column 'y'", "text, label", "give one of them to --label_column"]),
         ("t.csv", b"text,y\nu,0\n,1\n", ["row 2: column 'text' is empty"]),
         ("t.csv", b"text,y\nu,0\nv,\n", ["row 2: it has no label"]),
         ("t.csv", b"text,y\nu,a\nv,a\n", ["every label", "'a'", "two classes"]),

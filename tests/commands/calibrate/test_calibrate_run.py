@@ -113,6 +113,9 @@ def test_sets_and_answers_follow_from_the_held_out_rows(folder, tmp_path, capsys
     for row in rows:
         assert row["set"] == [entry["label"] for entry in row["probabilities"] if 1 - entry["probability"] <= quantile]
         assert row["decision"] in (row["prediction"], "abstain")
+    # The fewest classes that a coverage can have: on a certain model some sets are empty, and a line says so.
+    num_empty = sum(not row["set"] for row in rows)
+    assert (f"{num_empty} empty set" in told) == (num_empty > 0)
     assert 0 < len(answered) < NEW
     assert min(answered) > max(row["probability"] for row in rows if row["decision"] == "abstain")
     # The line states the counts behind the bound; the exact binomial test confirms it.
