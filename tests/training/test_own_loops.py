@@ -21,7 +21,7 @@ LOOPS = [block for block in blocks("python", ROOT / "docs" / "python.md") if "lo
 
 
 def encoder(variant="aa-ct", **overrides):
-    model = tiny_model("bert", hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
+    model = tiny_model("bert", num_hidden_layers=2, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
     return alignattn.patch(model, variant, **({"alignment_weight": 0.3} | overrides)).train()
 
 
@@ -78,7 +78,6 @@ def sharded(model):
 WRAPPERS = {
     "DistributedDataParallel": DistributedDataParallel,
     "fully_shard": sharded,
-    "compile": lambda model: torch.compile(model, backend="eager"),
     "compile of DistributedDataParallel": lambda model: torch.compile(DistributedDataParallel(model), backend="eager"),
 }
 
