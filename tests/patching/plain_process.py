@@ -1,4 +1,4 @@
-"""Load a folder in every way of libraries that do not know patches, and print the error of each way as JSON."""
+"""Load folders in every way of libraries that do not know patches; print the errors of each folder's ways as JSON."""
 
 import json
 import sys
@@ -44,4 +44,5 @@ def main(folder: str) -> None:
     print(json.dumps(said))
 
 
-main(sys.argv[1])
+for each in sys.argv[1:]:
+    main(each)

@@ -1,6 +1,7 @@
 """peft with patched models: the given config, the status of a model, and which parameters train."""
 
 import copy
+import itertools
 import json
 
 import peft
@@ -22,6 +23,7 @@ from alignattn.utils.errors import AlignAttnError
 
 PRESETS = ("aa-ct", "sparsemax", "aa-ct+qvi")
 ORDERS = ("patched first", "adapted first")
+ORDERED = tuple(zip(("adapted first", "patched first", "adapted first"), PRESETS, strict=True))
 ADAPTERS = {
     "lora": lambda: peft.LoraConfig(r=2, target_modules=["query"], init_lora_weights=False, task_type="SEQ_CLS"),
     "ia3": lambda: peft.IA3Config(target_modules=["key", "query"], feedforward_modules=["query"]),
@@ -33,10 +35,11 @@ PROMPTS = {
 }
 
 
-@pytest.fixture
-def base(tmp_path):
-    tiny_model("bert").save_pretrained(tmp_path / "base")
-    return tmp_path / "base"
+@pytest.fixture(scope="module")
+def base(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("base")
+    tiny_model("bert").save_pretrained(folder)
+    return folder
 
 
 def adapted(base, preset, config, order=ORDERS[0]):
@@ -53,8 +56,7 @@ def adapted(base, preset, config, order=ORDERS[0]):
     return model.eval()
 
 
-@pytest.mark.parametrize("preset", PRESETS)
-@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize(("order", "preset"), ORDERED)
 def test_a_model_keeps_the_config_given_to_peft(base, tmp_path, order, preset):
     # peft's own tests check the identity of the object, which a user may change later.
     config = ADAPTERS["lora"]()
@@ -89,9 +91,13 @@ def task_in(folder):
     return json.loads((folder / "adapter_config.json").read_text())["task_type"]
 
 
-@pytest.mark.parametrize("preset", PRESETS)
-@pytest.mark.parametrize("order", ORDERS)
-@pytest.mark.parametrize("kind", [*ADAPTERS, *PROMPTS])
+@pytest.mark.parametrize(
+    ("kind", "preset", "order"),
+    [
+        (kind, preset, ORDERS[number % 2])
+        for number, (kind, preset) in enumerate(itertools.product([*ADAPTERS, *PROMPTS], PRESETS))
+    ],
+)
 def test_any_adapter_trains_the_slots_and_is_saved_with_them(kind, order, preset, base, tmp_path):
     model = adapted(base, preset, (ADAPTERS | PROMPTS)[kind](), order)
     assert all(own.requires_grad for own in [*alignment_parameters(model), *function_parameters(model)])
@@ -108,8 +114,10 @@ def test_any_adapter_trains_the_slots_and_is_saved_with_them(kind, order, preset
             peft.PeftModel.from_pretrained(plain, tmp_path / "adapter")
 
 
-@pytest.mark.parametrize("preset", PRESETS)
-@pytest.mark.parametrize(("copied", "is_peft_model"), [("self", True), ("attention", True), ("self", False)])
+@pytest.mark.parametrize(
+    ("copied", "is_peft_model", "preset"),
+    [*(("self", True, preset) for preset in PRESETS), ("attention", True, "aa-ct+qvi"), ("self", False, "aa-ct+qvi")],
+)
 def test_attention_that_an_adapter_copies_is_saved_with_its_slots(copied, is_peft_model, preset, base, tmp_path):
     config = peft.LoraConfig(target_modules=["intermediate.dense"], modules_to_save=[copied, "classifier"])
     if is_peft_model:
@@ -140,8 +148,7 @@ def test_the_head_of_a_prompt_adapter_is_not_new(base, tmp_path):
     load_checkpoint(str(tmp_path / "adapter"), AutoModelForSequenceClassification, lacking="classifier: train one")
 
 
-@pytest.mark.parametrize("preset", PRESETS)
-@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize(("order", "preset"), ORDERED)
 def test_the_given_config_is_not_changed(order, preset, base, tmp_path):
     config = ADAPTERS["lora"]()
     model = adapted(base, preset, config, order)

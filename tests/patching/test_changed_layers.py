@@ -69,8 +69,11 @@ def saved_and_loaded(model, folder):
     return loaded
 
 
-@pytest.mark.parametrize("places", [(0, 1, 2), (4, 0, 2), (5, 4, 3, 2, 1, 0)], ids=["cut", "drawn", "reversed"])
-@pytest.mark.parametrize("preset", VARIANTS)
+@pytest.mark.parametrize(
+    ("preset", "places"),
+    [*((preset, (4, 0, 2)) for preset in VARIANTS), ("aa-ct+qvi", (0, 1, 2)), ("aa-ct+qvi", (5, 4, 3, 2, 1, 0))],
+    ids=str,
+)
 def test_the_current_layers_are_saved(preset, places, tmp_path):
     model = patched(preset=preset)
     keep(model, *places)

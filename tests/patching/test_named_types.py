@@ -23,6 +23,9 @@ AUDIO = ("audio-spectrogram-transformer", "hubert", "wav2vec2", "wav2vec2-bert",
 TYPES = (*TEXT, *DECODERS, *BOTH, *IMAGES, *AUDIO)
 PADDED = (*TEXT, *DECODERS, "bart", "m2m_100", "t5", "umt5")
 
+SAVED = ("distilbert", "deberta-v2", "modernbert", "gpt2", "qwen3", "bart", "t5gemma", "clip", "swin", "wav2vec2")
+"""A type of each way to name the projections of a layer, or to hold its layers."""
+
 BALANCED = {"albert", "bert", "roberta", "xlm-roberta", "distilbert", "electra", "mpnet", "camembert"}
 """Types whose attention reads products of queries and keys alone, as their projections give them."""
 BALANCED |= {"esm", "bart", "m2m_100", "t5", "umt5", "whisper", "clip", "siglip", "vit", "dinov2", "beit"}
@@ -94,7 +97,9 @@ def test_padding_does_not_count(model_type):
     torch.testing.assert_close(*losses)
 
 
-def test_a_saved_model_is_loaded(target, tmp_path: Path):
+@pytest.mark.parametrize("model_type", SAVED)
+def test_a_saved_model_is_loaded(model_type, tmp_path: Path):
+    target = copy.deepcopy(_built(model_type))
     expected = run(target.model, target.inputs[0])
     alignattn.patch(target.model, "aa-ct").save_pretrained(tmp_path)
     loaded = alignattn.from_pretrained(tmp_path, type(target.model)).eval()

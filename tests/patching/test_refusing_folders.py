@@ -35,22 +35,16 @@ def saved(tiny_checkpoint, tmp_path_factory):
     return folders
 
 
-def in_a_plain_process(folder):
+def test_every_plain_library_refuses_another_function_and_loads_an_alignment(saved):
     script = Path(__file__).with_name("plain_process.py")
-    done = subprocess.run([sys.executable, script, folder], capture_output=True, text=True, check=True)
-    return json.loads(done.stdout.splitlines()[-1])
-
-
-def test_every_plain_library_refuses_another_function(saved):
-    said = in_a_plain_process(saved["sparsemax"])
+    words = [sys.executable, script, saved["sparsemax"], saved["aa-ct"]]
+    done = subprocess.run(words, capture_output=True, text=True, check=True)
+    said, of_alignment = map(json.loads, done.stdout.splitlines()[-2:])
+    assert set(of_alignment.values()) == {None}
     assert said.pop("tokenizer") is None
     for way, error in said.items():
         assert error is not None, way
         assert LOADING_HINT in error, way
-
-
-def test_every_plain_library_loads_an_alignment(saved):
-    assert set(in_a_plain_process(saved["aa-ct"]).values()) == {None}
 
 
 @pytest.mark.parametrize(("family", "preset"), crossed(FAMILIES, FUNCTIONS))
