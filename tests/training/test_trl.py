@@ -41,6 +41,9 @@ BATCHES = {
     "best-fit": PACKED,
     "split": PACKED | {"packing_strategy": "bfd_split"},
 }
+COMPLETIONS = [("padded", False, PROMPT), ("padding-free", True, PROMPT), ("split", True, PROMPT)]
+"""Batches of a loss of the completions alone, and whether they accumulate."""
+
 ACCUMULATED = {"per_device_train_batch_size": 1, "gradient_accumulation_steps": len(LENGTHS)}
 
 
@@ -125,9 +128,10 @@ def assert_trained_as(expected, hand, trainer):
         torch.testing.assert_close(found, after, rtol=IN_FLOAT32, atol=IN_FLOAT32, msg=name)
 
 
-@pytest.mark.parametrize("first_label", [0, PROMPT], ids=["all", "completion"])
-@pytest.mark.parametrize("accumulated", [False, True])
-@pytest.mark.parametrize("batches", BATCHES)
+@pytest.mark.parametrize(
+    ("batches", "accumulated", "first_label"),
+    [*((batches, accumulated, 0) for batches in BATCHES for accumulated in (False, True)), *COMPLETIONS],
+)
 def test_each_batching_equals_the_padded_batch(batches, accumulated, first_label, tmp_path):
     changes = {**BATCHES[batches], **(ACCUMULATED if accumulated else {})}
     trainer = trainer_of(patched(), tmp_path, completion_only_loss=first_label > 0, **changes)

@@ -24,11 +24,14 @@ class KillAt(transformers.TrainerCallback):
             os.kill(os.getpid(), signal.SIGKILL)
 
 
-if __name__ == "__main__":
-    folder, kill_at = Path(sys.argv[1]), int(sys.argv[2])
+def train_in(folder: Path, kill_at: int = -1) -> None:
     model = alignattn.patch(tiny_model("bert"), "aa-ct", alignment_weight=0.3)
     args = arguments(folder, num_train_epochs=4, save_strategy="steps", save_steps=3)
     trainer = AlignmentTrainer(model=model, args=args, train_dataset=TinyRows(), callbacks=[KillAt(kill_at)])
     checkpoint = last_whole_checkpoint(folder)
     trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
     torch.save(model.state_dict(), folder / "weights.pt")
+
+
+if __name__ == "__main__":
+    train_in(Path(sys.argv[1]), int(sys.argv[2]))
