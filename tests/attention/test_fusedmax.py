@@ -88,8 +88,8 @@ def test_blocks_of_columns_change_nothing(monkeypatch):
 @pytest.mark.parametrize("weight", [0.05, 0.3, 1.0])
 def test_jacobian(weight):
     generator = torch.Generator().manual_seed(0)
-    scores = torch.randn(12, 9, generator=generator, dtype=torch.float64, requires_grad=True)
-    mask = torch.rand(12, 9, generator=generator) < 0.8
+    scores = torch.randn(5, 9, generator=generator, dtype=torch.float64, requires_grad=True)
+    mask = torch.rand(5, 9, generator=generator) < 0.8
     weights = fusedmax(scores, weight, mask)
     assert ((weights.diff() == 0) & (weights[..., 1:] > 0)).any()
     assert torch.autograd.gradcheck(lambda s: fusedmax(s, weight, mask), scores)

@@ -1,5 +1,6 @@
 """The calibration measures against torchmetrics and scikit-learn, and temperature scaling."""
 
+import itertools
 import math
 import os
 import subprocess
@@ -54,13 +55,12 @@ def by_torchmetrics(probabilities: np.ndarray, labels: np.ndarray, num_bins: int
     )
 
 
-@pytest.mark.parametrize("num_classes", [2, 3, 7])
-@pytest.mark.parametrize("num_bins", [1, 5, 10, 15])
 @pytest.mark.parametrize(("error", "norm"), [(expected_calibration_error, "l1"), (maximum_calibration_error, "max")])
-def test_agrees_with_torchmetrics(error, norm, num_classes, num_bins):
-    probabilities, labels = random_predictions(num_classes)
-    expected = by_torchmetrics(probabilities, labels, num_bins, norm)
-    assert error(probabilities, labels, num_bins) == pytest.approx(expected, abs=2 * BELOW_ONE)
+def test_agrees_with_torchmetrics(error, norm):
+    for num_classes, num_bins in itertools.product((2, 3, 7), (1, 5, 10, 15)):
+        probabilities, labels = random_predictions(num_classes)
+        expected = by_torchmetrics(probabilities, labels, num_bins, norm)
+        assert error(probabilities, labels, num_bins) == pytest.approx(expected, abs=2 * BELOW_ONE)
 
 
 @pytest.mark.parametrize(("error", "norm"), [(expected_calibration_error, "l1"), (maximum_calibration_error, "max")])
@@ -73,8 +73,7 @@ def test_agrees_with_torchmetrics_on_probabilities_of_0_1_and_a_half(error, norm
     assert error(probabilities, labels, 5) == pytest.approx(expected, abs=2 * BELOW_ONE)
 
 
-@pytest.mark.parametrize("num_classes", [2, 3, 7])
-@pytest.mark.parametrize("num_bins", [1, 5, 10])
+@pytest.mark.parametrize(("num_classes", "num_bins"), [(2, 1), (3, 5), (7, 10)])
 def test_adaptive_error_agrees_with_the_quantile_curve_of_sklearn(num_classes, num_bins):
     probabilities, labels = random_predictions(num_classes)
     is_right, confidence = probabilities.argmax(axis=1) == labels, probabilities.max(axis=1)
@@ -148,10 +147,10 @@ def test_more_bins_than_rows():
 
 
 @pytest.mark.parametrize("function", ALL)
-@pytest.mark.parametrize("row", [[0.5, 0.6], [float("nan"), 1.0], [float("inf"), 0.0], [-0.1, 1.1]])
-def test_rows_that_are_not_distributions_are_refused(function, row):
-    with pytest.raises(AlignAttnError, match="row 2: its probabilities"):
-        function([[0.5, 0.5], row], [0, 0])
+def test_rows_that_are_not_distributions_are_refused(function):
+    for row in ([0.5, 0.6], [float("nan"), 1.0], [float("inf"), 0.0], [-0.1, 1.1]):
+        with pytest.raises(AlignAttnError, match="row 2: its probabilities"):
+            function([[0.5, 0.5], row], [0, 0])
 
 
 @pytest.mark.parametrize("label", [-1, 2, 0.5, float("nan")])
@@ -170,11 +169,11 @@ TAKING_LABELS = {
 
 
 @pytest.mark.parametrize("name", TAKING_LABELS)
-@pytest.mark.parametrize("label", ["spam", "1", None, 0.5, np.datetime64("2020")], ids=str)
-def test_a_label_that_is_no_class_number_is_refused_by_every_function_that_takes_labels(name, label):
+def test_a_label_that_is_no_class_number_is_refused_by_every_function_that_takes_labels(name):
     """A text ended in "Unknown format code 'g'", `pavpu` compared it, and `evaluate` read "1" and 0.5 as numbers."""
-    with pytest.raises(AlignAttnError, match=r"row 2: its label .* is not one of the classes 0 to 1"):
-        TAKING_LABELS[name](EVEN, np.array([0, label], dtype=object))
+    for label in ("spam", "1", None, 0.5, np.datetime64("2020")):
+        with pytest.raises(AlignAttnError, match=r"row 2: its label .* is not one of the classes 0 to 1"):
+            TAKING_LABELS[name](EVEN, np.array([0, label], dtype=object))
     with pytest.raises(AlignAttnError, match="row 1: its label 'ham' is not one"):
         TAKING_LABELS[name](EVEN, np.array(["ham", "spam"]))
 
@@ -190,10 +189,10 @@ def test_probabilities_that_are_no_numbers_are_refused(rows):
 
 
 @pytest.mark.parametrize("function", ALL)
-@pytest.mark.parametrize(("probabilities", "labels"), [(np.zeros((0, 2)), []), ([[0.5, 0.5]], [0, 1]), ([0.5], [0])])
-def test_wrong_shapes_are_refused(function, probabilities, labels):
-    with pytest.raises(AlignAttnError, match="at least one row"):
-        function(probabilities, labels)
+def test_wrong_shapes_are_refused(function):
+    for probabilities, labels in ((np.zeros((0, 2)), []), ([[0.5, 0.5]], [0, 1]), ([0.5], [0])):
+        with pytest.raises(AlignAttnError, match="at least one row"):
+            function(probabilities, labels)
 
 
 @pytest.mark.parametrize("function", [*BINNED, reliability])

