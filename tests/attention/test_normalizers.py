@@ -33,7 +33,7 @@ WITH_OPTIONS = {
 CASES = {name: (name, {}) for name in NORMALIZERS} | WITH_OPTIONS
 SUM_TO_ONE = [case for case in CASES if case != "local-p"]
 GRAPH_BREAKING = ("sparsemax", "entmax15", "entmax", "entmax-learned", "fusedmax")
-"""Cases whose autograd functions cannot be traced, such as those of the package `entmax`."""
+"""Cases whose autograd functions cannot be traced, such as those of the package `entmax`; two of them are compiled."""
 POSITION_FREE = [case for case in CASES if case not in ("fusedmax", "local", "local-p")]
 
 
@@ -323,7 +323,7 @@ def test_functions_match_the_modules(case):
     torch.testing.assert_close(FUNCTIONS[case](scores[0, 0], mask[0, 0]), expected[0, 0])
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", [case for case in CASES if case not in ("sparsemax", "entmax15", "entmax")])
 def test_compiles(case):
     """Without a graph break, except in fusedmax, whose steps depend on the data, and in untraceable functions."""
     module, (scores, query) = normalizer(case, torch.float32), inputs(dtype=torch.float32)

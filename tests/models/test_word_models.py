@@ -134,7 +134,7 @@ def test_learns_32_rows_by_heart(name):
     words = ["".join(chr(97 + letter) for letter in torch.randint(26, (3,), generator=generator)) for _ in range(40)]
 
     def text():
-        return " ".join(words[i] for i in torch.randint(40, (12,), generator=generator)) + " ."
+        return " ".join(words[i] for i in torch.randint(40, (6,), generator=generator)) + " ."
 
     rows = [tuple(text() for _ in rows_of(name)[0]) for _ in range(32)]
     labels = torch.randint(3, (32,), generator=generator)
