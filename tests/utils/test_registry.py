@@ -2,11 +2,8 @@
 
 import sys
 
-import pytest
-
 from alignattn.attention.choices import SLOTS
 from alignattn.models import MODELS
-from alignattn.utils.errors import AlignAttnError
 from alignattn.utils.registry import Entry, Registry, references
 
 REGISTRY = Registry(
@@ -20,11 +17,6 @@ def test_an_entry_is_imported_only_when_it_is_loaded(monkeypatch):
     assert REGISTRY["upper"].description == "A to Z"
     assert "json.tool" not in sys.modules
     assert REGISTRY.load("late") is sys.modules["json.tool"].main
-
-
-def test_the_message_for_an_unknown_name_lists_the_choices():
-    with pytest.raises(AlignAttnError, match=r"^unknown case 'lower': choose one of upper, late$"):
-        REGISTRY.load("lower")
 
 
 def test_the_bibliography_holds_what_is_cited():
