@@ -96,6 +96,19 @@ def test_jacobian(weight):
     assert torch.autograd.gradcheck(lambda s: fusedmax(s, weight), scores)
 
 
+def test_jacobian_by_hand():
+    """Two groups of two: the mean of the gradient over a group, minus its mean over the support."""
+    scores = torch.tensor([0.6, 0.55, 0.1, 0.15, -9.0], dtype=torch.float64, requires_grad=True)
+    weights = fusedmax(scores, 0.1)
+    found = torch.autograd.functional.jacobian(lambda s: fusedmax(s, 0.1), scores)
+    torch.testing.assert_close(weights[0], weights[1], rtol=0, atol=0)
+    assert weights[4] == 0
+    pairs = torch.block_diag(torch.full((2, 2), 0.5), torch.full((2, 2), 0.5)).double()
+    expected = torch.zeros(5, 5, dtype=torch.float64)
+    expected[:4, :4] = pairs - torch.full((4, 4), 0.25, dtype=torch.float64)
+    torch.testing.assert_close(found, expected)
+
+
 def test_a_vanishing_weight_gives_the_sparsemax_and_a_large_one_uniform_weights():
     scores = torch.randn(50, 20, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     torch.testing.assert_close(fusedmax(scores, 1e-12), sparsemax(scores), rtol=0, atol=1e-10)

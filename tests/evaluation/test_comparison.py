@@ -13,6 +13,7 @@ from alignattn.evaluation.calibration import expected_calibration_error
 from alignattn.evaluation.calibration.measures import calibration_scores
 from alignattn.evaluation.statistics.comparison import (
     Comparison,
+    can_test_over_seeds,
     compare,
     compare_ensemble,
     correct,
@@ -185,6 +186,11 @@ def test_six_seeds_are_tested_and_their_examples_are_not_read() -> None:
         compare([2.0, 3, 4, 5, 6], [1.0] * 5, refuse)
     with pytest.raises(AssertionError, match="read"):
         compare([2.0, 3, 4, 5, 6, 7], [1.0] * 6, refuse, family_size=2)
+
+
+def test_seeds_suffice_where_their_smallest_p_value_survives_correction() -> None:
+    fewest = {size: next(n for n in range(1, 20) if can_test_over_seeds(n, size)) for size in (1, 2, 20)}
+    assert fewest == {1: 6, 2: 7, 20: 10}
 
 
 def test_one_number_against_one_number() -> None:

@@ -84,7 +84,9 @@ def timeless(trainer):
     ]
 
 
-@pytest.mark.parametrize(("family", "is_patched"), [("albert", True), ("bert", True), ("bert", False)])
+@pytest.mark.parametrize(
+    ("family", "is_patched"), [("albert", True), ("bert", True), ("roberta", True), ("bert", False)]
+)
 def test_soft_trains_step_for_step_as_the_plain_trainer(family, is_patched, tmp_path):
     plain = train(tiny_model(family), tmp_path, trainer_class=transformers.Trainer)
     model = tiny_model(family)
