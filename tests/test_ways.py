@@ -13,7 +13,7 @@ from conftest import ROOT, WORDS
 
 # The counts that were reached plus 5 %: (functions, files). When a way becomes shorter, lower its numbers.
 MOST = {
-    "finetune": {"upper": (301, 46), "lower": (298, 47)},
+    "finetune": {"upper": (301, 43), "lower": (298, 47)},
     "predict": {"upper": (142, 21), "lower": (151, 32)},
     "patch": {"upper": (4, 3), "lower": (120, 25)},
 }
