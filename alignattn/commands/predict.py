@@ -487,7 +487,7 @@ class FilePredictor:
 
         from alignattn.finetuning.decisions import SET
         from alignattn.finetuning.predictor import Batching, probabilities_of
-        from alignattn.tasks.truncation import truncated_rows
+        from alignattn.tasks.truncation import lengths_of, truncated_rows
         from alignattn.utils.errors import list_bad_rows
 
         predictor, remarks, count = self.predictor, self.remarks, part.table.num_rows
@@ -508,7 +508,7 @@ class FilePredictor:
             inputs = predictor.input_numbers(split)
             predictions = predictor.readable(answers, inputs, self.options.top_k)
             if self.options.coverage is not None:
-                remarks.empty_sets += sum(not members for members in predictions[SET].to_pylist())
+                remarks.empty_sets += int((lengths_of(predictions[SET]) == 0).sum())
             if inputs is not None:
                 # At most 4,096 rows of a file are compared with the calibration rows.
                 every = -(-source.num_rows // 4096)

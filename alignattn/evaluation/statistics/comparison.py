@@ -8,7 +8,7 @@ import numpy as np
 
 from alignattn.evaluation.estimates import Interval
 from alignattn.evaluation.statistics.example_scores import ExampleScores
-from alignattn.evaluation.statistics.intervals import MIN_ROWS, SEED
+from alignattn.evaluation.statistics.intervals import CONFIDENCE_LEVEL, MIN_ROWS, SEED
 from alignattn.evaluation.statistics.paired_tests import (
     PairedScores,
     bootstrap_difference,
@@ -106,17 +106,17 @@ def compare(
     differences, num_seeds = measured - baseline, len(measured)
     difference, degrees = float(differences.mean()), num_seeds - 1
     if can_test_over_seeds(num_seeds, family_size):
-        interval, step = t_interval(differences), 1 / rows if rows else 0
-        return Comparison(
-            difference,
-            interval,
-            sign_flip_p_value(differences, seed),
-            None,
-            f"sign-flip permutation test and t-interval over {num_seeds} paired seeds",
-            num_seeds,
-            _finite(detectable_by_sign_flips(interval, num_seeds, step=step)),
-            degrees,
-            step,
+        return _with_detectable(
+            Comparison(
+                difference,
+                t_interval(differences),
+                sign_flip_p_value(differences, seed),
+                None,
+                f"sign-flip permutation test and t-interval over {num_seeds} paired seeds",
+                num_seeds,
+                degrees=degrees,
+                step=1 / rows if rows else 0,
+            )
         )
     pairs = scores() if scores is not None else None
     if pairs is not None:
@@ -133,14 +133,13 @@ def compare(
                 p_value, step = mcnemar(*pairs[0]), 1 / num_examples
                 test = f"McNemar's exact test and bootstrap interval over {num_examples} examples"
             test += f", for {'this seed' if num_seeds == 1 else f'these {num_seeds} seeds'}"
-            detectable = _finite(detectable_difference(interval, step=step))
-            return Comparison(difference, interval, p_value, None, test, num_seeds, detectable, step=step)
+            return _with_detectable(Comparison(difference, interval, p_value, None, test, num_seeds, step=step))
     if num_seeds < MIN_ROWS:
         return Comparison(difference, None, None, None, "no test; one seed", num_seeds)
-    interval = t_interval(differences)
     test = f"no test; t-interval over {num_seeds} paired seeds"
-    detectable = _finite(detectable_difference(interval, degrees))
-    return Comparison(difference, interval, None, None, test, num_seeds, detectable, degrees)
+    return _with_detectable(
+        Comparison(difference, t_interval(differences), None, None, test, num_seeds, degrees=degrees)
+    )
 
 
 def compare_ensemble(
@@ -165,7 +164,7 @@ def compare_ensemble(
     _check_scores(ensemble, [ensemble, *members], [value, *member_values])
     interval, p_value = bootstrap_difference([ensemble], members, TEST_RESAMPLES, SEED)
     test = f"bootstrap over {len(ensemble.examples)} examples, for these 1 and {len(members)} runs; {reason}"
-    return Comparison(difference, interval, p_value, None, test, 0, _finite(detectable_difference(interval)))
+    return _with_detectable(Comparison(difference, interval, p_value, None, test, 0))
 
 
 def _check_scores(first: ExampleScores, scores: Sequence[ExampleScores], values: Sequence[float]) -> None:
@@ -206,20 +205,21 @@ def correct(comparisons: Sequence[Comparison | None], family_size: int | None = 
     adjusted = iter(holm(p_values, family_size))
     corrected: list[Comparison | None] = []
     for one in comparisons:
-        if one is None or one.interval is None:
-            detectable = None
-        elif one.p_value is None or one.degrees is None:
-            detectable = _finite(detectable_difference(one.interval, one.degrees, level, one.step))
-        else:
-            detectable = _finite(detectable_by_sign_flips(one.interval, one.degrees + 1, level, one.step))
         p_value = None if one is None or one.p_value is None else next(adjusted)
-        corrected.append(one and replace(one, detectable=detectable, corrected_p_value=p_value))
+        corrected.append(one and replace(_with_detectable(one, level), corrected_p_value=p_value))
     return corrected
 
 
-def _finite(detectable: float) -> float | None:
-    """Return a detectable difference; None if nothing is known to be, or if not even the smallest p-value survives."""
-    return detectable if math.isfinite(detectable) else None
+def _with_detectable(comparison: Comparison, level: float = 1 - CONFIDENCE_LEVEL) -> Comparison:
+    """Return a comparison with the difference that its test detects at a level; None if there is none."""
+    interval, degrees = comparison.interval, comparison.degrees
+    if interval is None:
+        return comparison
+    if comparison.p_value is None or degrees is None:
+        detectable = detectable_difference(interval, degrees, level, comparison.step)
+    else:
+        detectable = detectable_by_sign_flips(interval, degrees + 1, level, comparison.step)
+    return replace(comparison, detectable=detectable if math.isfinite(detectable) else None)
 
 
 def holm(p_values: Sequence[float], family_size: int | None = None) -> list[float]:
