@@ -135,10 +135,7 @@ def get_task(name: str, file_option: str | None = "train_file") -> Task:
     plain = plain_name(name)
     if plain not in TASKS:
         or_file = "" if file_option is None else f", or --{file_option}"
-        raise AlignAttnError(
-            f"unknown task {name!r}: choose one of {', '.join(TASKS)}, or give a YAML file that defines one{or_file}"
-            f"{did_you_mean(plain, TASKS, aside=True)}"
-        )
+        raise unknown("task", name, TASKS, f", or give a YAML file that defines one{or_file}")
     return TASKS[plain]
 
 

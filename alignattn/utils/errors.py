@@ -37,12 +37,13 @@ def is_out_of_memory(error: BaseException) -> bool:
     return type(error).__name__ in ("OutOfMemoryError", "MemoryError") or "can't allocate memory" in str(error)
 
 
-def unknown(what: str, value: Any, choices: Iterable[Any]) -> AlignAttnError:
-    """Return the error for a value that is not among the choices."""
+def unknown(what: str, value: Any, choices: Iterable[Any], otherwise: str = "") -> AlignAttnError:
+    """Return the error for a value that is not among the choices; `otherwise` says what else may be given."""
     names = [str(choice) for choice in choices]
-    return AlignAttnError(
-        f"unknown {what} {value!r}: choose one of {', '.join(names)}{did_you_mean(value, names, aside=True)}"
-    )
+    # Up to 40 names follow, so the suggestion stands before them.
+    hint = did_you_mean(value, names)
+    choose = f"{hint} Choose" if hint else ": choose"
+    return AlignAttnError(f"unknown {what} {value!r}{choose} one of {', '.join(names)}{otherwise}")
 
 
 def did_you_mean(word: Any, known: Iterable[str], *, aside: bool = False, least_alike: float = 0.6) -> str:
@@ -54,13 +55,14 @@ def did_you_mean(word: Any, known: Iterable[str], *, aside: bool = False, least_
         aside: put the suggestion in brackets.
         least_alike: minimum similarity, from 0 to 1.
     """
-    names = list(known)
-    close = difflib.get_close_matches(str(word), names, n=1, cutoff=least_alike)
+    # In any case of the letters.
+    names = {name.lower(): name for name in known}
+    close = difflib.get_close_matches(str(word).lower(), names, n=1, cutoff=least_alike)
     # A word may also be the end of a name, such as weight of alignment_weight.
     close = close or [name for name in names if name.endswith(f"_{word}")]
     if not close:
         return ""
-    question = f"did you mean {close[0]!r}?"
+    question = f"did you mean {names[close[0]]!r}?"
     return f" ({question})" if aside else f": {question}"
 
 

@@ -46,6 +46,11 @@ def test_every_shipped_file_is_complete(path):
     assert "\n" not in task.description + task.citation
 
 
+def test_a_suggestion_stands_before_the_names():
+    with pytest.raises(AlignAttnError, match=r"^unknown task 'MRCP': did you mean 'mrpc'\? Choose one of agnews, "):
+        get_task("MRCP")
+
+
 METRICS = {"accuracy", "f1", "macro_f1"}
 SHARES = ("length_third", "planetoid")
 """Fields of tasks that share a folder with others."""

@@ -62,7 +62,7 @@ from alignattn.finetuning.tables import TABLES
 from alignattn.models import ModelCapabilities, capabilities_of
 from alignattn.reports.measures import Definition
 from alignattn.tasks.definitions import SUFFIXES, plain_name
-from alignattn.utils.errors import AlignAttnError, one_line
+from alignattn.utils.errors import AlignAttnError, one_line, unknown
 from alignattn.utils.files import parse_yaml, read_text
 from alignattn.utils.options import checked_values
 from alignattn.utils.paths import model_digest
@@ -347,8 +347,7 @@ def load_table(name: str, *, kept: bool = False) -> Table:
     if Path(name).suffix.lower() in SUFFIXES:
         return parse_table(Path(name).stem, read_text(Path(name)), kept=kept)
     if name not in TABLES:
-        choices = ", ".join(TABLES)
-        raise AlignAttnError(f"unknown table {name!r}: choose one of {choices}, or give a YAML file of your own")
+        raise unknown("table", name, TABLES, ", or give a YAML file of your own")
     return parse_table(name, TABLES[name].read_text(encoding="utf-8"), kept=kept)
 
 

@@ -458,7 +458,7 @@ def test_a_row_is_compared_with_the_nearest_of_several_plain_rows():
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["tabel1"], "unknown table 'tabel1': choose one of lambda"),
+        (["tabel1"], "unknown table 'tabel1': did you mean 'table1'? Choose one of lambda"),
         (["table1", "--tasks", "mrcp"], "'mrcp' is not in table1: choose one of mrpc, cola"),
         (["table2", "--models", "da", "--attentions", "soft"], "no row"),
         (["table3", "--run", "runs/rte"], "--run is not an option of robustness"),
