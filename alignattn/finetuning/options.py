@@ -19,7 +19,6 @@ from alignattn.attention.choices import (
     NORMALIZERS,
     PREDICTIVE,
     SCORES,
-    SLOTS,
     VALUES,
     HeadReduction,
     choices_with,
@@ -68,7 +67,7 @@ from alignattn.tasks.task import TaskOptions
 from alignattn.tasks.visual_question_answering import with_features
 from alignattn.training.methods import MethodOptions, chosen_methods
 from alignattn.training.methods.base import EVALUATION_ROWS
-from alignattn.training.options import AlignmentTrainingOptions
+from alignattn.training.options import NAMES_AN_ALIGNMENT, AlignmentTrainingOptions
 from alignattn.utils.errors import AlignAttnError, check_installed, listing
 from alignattn.utils.files import check_encoding, plain_suffix
 from alignattn.utils.options import (
@@ -538,8 +537,6 @@ class DataOptions(Options):
         )
 
 
-DEFAULT_ATTENTION = "aa-ct"
-
 OF_ATTENTION = frozenset(field.name for field in dataclasses.fields(AttentionConfig))
 NAMES_OF_ATTENTION = OF_ATTENTION | {"attention"}
 """Options that choose the attention."""
@@ -608,8 +605,8 @@ class ModelOptions(Options):
     )
     attention: str | None = option(
         None,
-        f"{', '.join(PRESETS)}, or slots such as aa-ct+sparsemax (default: {DEFAULT_ATTENTION}; {PLAIN_ATTENTION} "
-        "without query heads).",
+        f"{', '.join(PRESETS)}, or slots such as aa-ct+sparsemax (default: {PLAIN_ATTENTION}; no alignment "
+        "is worth its time).",
         group=ATTENTION_GROUP,
     )
     score: str | None = option(None, f"{', '.join(SCORES)}.", group=ATTENTION_GROUP)
@@ -626,10 +623,10 @@ class ModelOptions(Options):
         None, "Layers to patch, from 0 (default: all).", group=ATTENTION_GROUP, low=0
     )
     alignment_options: tuple[NamedValue, ...] | None = option(
-        None, "Options such as epsilon=0.05 for ot.", group=ALIGNMENT_GROUP, rare=True
+        None, "Options such as epsilon=0.05 for ot.", group=ALIGNMENT_GROUP, requires=NAMES_AN_ALIGNMENT, rare=True
     )
     alignment_weight: float | None = option(
-        None, "Weight λ (default: 0.01; of moments 0.001).", group=ALIGNMENT_GROUP, low=0
+        None, "Weight λ (default: 0.01; of moments 0.001).", group=ALIGNMENT_GROUP, requires=NAMES_AN_ALIGNMENT, low=0
     )
     alignment_rows: int | None = option(
         None, "Drawn rows of a batch for gan, ot and ct (default: 8); 0: all.", group=ALIGNMENT_GROUP, low=0
@@ -638,12 +635,14 @@ class ModelOptions(Options):
         None,
         "Updates projections (default) or all.",
         group=ALIGNMENT_GROUP,
+        requires=NAMES_AN_ALIGNMENT,
         choices=get_args(GradientScope),
     )
     head_reduction: str | None = option(
         None,
         "Reduction over heads: sum (default) or mean.",
         group=ALIGNMENT_GROUP,
+        requires=NAMES_AN_ALIGNMENT,
         choices=get_args(HeadReduction),
         rare=True,
     )
@@ -655,12 +654,9 @@ class ModelOptions(Options):
         for name in given:
             if name.endswith("_options"):
                 given[name] = _named_values(name, given[name])
-        fills_slots = bool(given.keys() & SLOTS.keys())
-        is_plain = fills_slots or not capabilities_of(self.model).has_heads
-        attention = self.attention or (PLAIN_ATTENTION if is_plain else DEFAULT_ATTENTION)
         if self.alignment == "none":
             given["alignment"] = None
-        config = AttentionConfig.resolve(attention, **given)
+        config = AttentionConfig.resolve(self.attention or PLAIN_ATTENTION, **given)
         for slot, choices in capabilities_of(self.model).default_slot_options.items():
             of_model, name = choices.get(getattr(config, slot) or "", {}), f"{slot}_options"
             config = AttentionConfig.resolve(config, **{name: {**of_model, **getattr(config, name)}})

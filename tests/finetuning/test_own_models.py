@@ -62,7 +62,7 @@ def finetune(tmp_path):
 @pytest.mark.parametrize("attention", ["soft", "aa-gan", "qvi", None])
 def test_finetune_and_the_card(attention, finetune, tmp_path, monkeypatch):
     assert finetune(*(() if attention is None else ("--attention", attention))) == 0
-    attention = attention or "aa-ct"
+    attention = attention or "soft"
     folder = tmp_path / "run"
     result = json.loads((folder / "results.json").read_text())
     config = yaml.safe_load((folder / "config.yaml").read_text())

@@ -47,8 +47,8 @@ def test_a_run_reports_what_is_unusual_in_its_rows(
     tiny_checkpoint: Path, rows: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = tmp_path / "run"
-    words = words_of(tiny_checkpoint, rows, folder, "--validation_share", "0.5", "--learning_rate", "0", "--use_cpu")
-    assert main(words) == 0
+    words = ["--attention", "aa-ct", "--validation_share", "0.5", "--learning_rate", "0", "--use_cpu"]
+    assert main(words_of(tiny_checkpoint, rows, folder, *words)) == 0
     out = capsys.readouterr().out
     result = json.loads((folder / "results.json").read_text())
     assert (result["task"], result["labels"]) == ("reviews", ["4", "5"])

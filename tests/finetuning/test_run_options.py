@@ -213,7 +213,8 @@ class TestSameRun:
         assert read_run_options(tmp_path).training.warmup_steps == 0.25
 
     def test_a_run_says_how_many_rows_it_draws_and_one_that_does_not_used_all(self, tmp_path: Path):
-        options = self.options("--output_dir", str(tmp_path))
+        aligned = ("--attention", "aa-ct", "--output_dir", str(tmp_path))
+        options = self.options(*aligned)
         written = yaml.safe_load(options.to_yaml())
         assert written["alignment_rows"] == 8
         path = tmp_path / "config.yaml"
@@ -221,7 +222,7 @@ class TestSameRun:
         assert self.options("--config", str(path), "--attention", "aa-moments").attention.alignment_rows == 0
         del written["alignment_rows"]
         assert options.differences(written) == ["alignment_rows"]
-        assert self.options("--alignment_rows", "0", "--output_dir", str(tmp_path)).differences(written) == []
+        assert self.options("--alignment_rows", "0", *aligned).differences(written) == []
         path.write_text(yaml.safe_dump(written), encoding="utf-8")
         assert read_run_options(tmp_path).attention.alignment_rows == 0
 
@@ -239,7 +240,7 @@ class TestSameRun:
     @pytest.mark.parametrize(
         ("mine", "theirs"),
         [
-            ((), ("--attention", "aa-ct")),
+            ((), ("--attention", "soft")),
             (("--attention", "soft", "--value", "qvi"), ("--attention", "qvi")),
             (("--attention", "aa-gan+qvi"), ("--attention", "aa-gan", "--value", "qvi", "--alignment_weight", "0.01")),
         ],

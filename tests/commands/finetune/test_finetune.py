@@ -367,11 +367,17 @@ class TestBadInput:
             ({"metric_for_best_model": "acc"}, "'acc'"),
             ({"load_best_model_at_end": "true", "validation_file": None, "eval_strategy": "no"}, "--validation_file"),
             (
-                {checkpointing.NAME: "true", f"{checkpointing.NAME}_kwargs": '{"use_reentrant": true}'},
+                {
+                    "attention": "aa-ct",
+                    checkpointing.NAME: "true",
+                    f"{checkpointing.NAME}_kwargs": '{"use_reentrant": true}',
+                },
                 "use_reentrant",
             ),
             ({"model": "no/such-model"}, "'no/such-model'"),
             ({"attention": "aa-wgan"}, "'aa-wgan'"),
+            ({"alignment_weight": "0.1"}, "--alignment_weight needs --attention or --alignment"),
+            ({"alignment_warmup_ratio": "0.1"}, "--alignment_warmup_ratio needs --attention or --alignment"),
             ({"layers": ["5"]}, "layers=[5]"),
             ({"normalizer_options": "alpha=1.3"}, "normalizer 'softmax'"),
             ({"normalizer_options": "alpha"}, "'alpha' is not NAME=VALUE"),
@@ -593,14 +599,14 @@ def test_a_run_that_failed_at_once_does_not_block_its_correction(options):
 @pytest.mark.parametrize(
     ("flags", "name"),
     [
-        ({}, "aa-ct"),
+        ({}, "soft"),
         ({"normalizer": "entmax15"}, "entmax15"),
         ({"alignment": "ot"}, "aa-ot"),
         ({"attention": "aa-gan", "value": "qvi"}, "aa-gan+qvi"),
         ({"attention": "aa-ct", "alignment": "none"}, "soft"),
     ],
 )
-def test_a_single_slot_option_adds_no_alignment(options, flags, name):
+def test_only_a_named_alignment_is_added(options, flags, name):
     attention = COMMAND.parse(words_of(options, **flags)[1:]).attention
     assert attention.name == name
     assert alignattn.AttentionConfig.resolve(name) == attention
