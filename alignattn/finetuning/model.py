@@ -154,14 +154,19 @@ def build_model(options: RunOptions, rows: Rows[Any], config: Any) -> BuiltModel
             setattr(config, CRF_FIELD, crf_tags)
         elif hasattr(config, CRF_FIELD):  # of the run that it starts from
             delattr(config, CRF_FIELD)
+        if hasattr(config, CHILD_NAME):
+            delattr(config, CHILD_NAME)
         kwargs = {"config": config, "dtype": loading_type(chosen), "ignore_mismatched_sizes": True} | hub
         model = load_checkpoint(name, getattr(transformers, task.auto_class), with_slots=False, **kwargs)
         if reordered := keep_classes(model, name, saved_classes):
             print(reordered, file=sys.stderr)
         built = BuiltModel(model, load_preprocessor(name, model, type(task), **hub), remark=remark)
 
-    if capabilities_of(name).has_attention:
-        patch(built.model, chosen.attention_config)
+    attention, training = chosen.attention_config, options.training
+    # Plain training needs no slots, so that any model trains; balancing and the distance read queries and keys by them.
+    needs_slots = attention.filled_slots or training.balance is not None or training.log_query_key_distance
+    if capabilities_of(name).has_attention and (needs_slots or config is None):
+        patch(built.model, attention)
         if config is not None:
             load_function_slots(name, built.model, **hub)
     return built if chosen.lora_r is None else replace(built, model=adapt(built.model, chosen))

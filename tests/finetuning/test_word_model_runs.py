@@ -57,9 +57,9 @@ def test_finetune(model: str, run, pairs: Path, vectors: Path, tmp_path: Path) -
     reads_pairs = capabilities_of(model).texts_per_row == (2,)
     words = ["--model", model, "--embeddings", str(vectors), "--skip_bad_rows"]
     words += ["--model_config", "hidden_dim=8", "dropout=0"]
-    assert run(*words, columns="a b" if reads_pairs else "a") == 0
-    result = json.loads((tmp_path / "run" / "results.json").read_text())
     attention = "aa-ct" if capabilities_of(model).has_heads else "soft"
+    assert run(*words, "--attention", attention, columns="a b" if reads_pairs else "a") == 0
+    result = json.loads((tmp_path / "run" / "results.json").read_text())
     assert (result["model"], result["attention"]) == (model, attention)
     assert (result["parameters"]["alignment"] > 0) == capabilities_of(model).has_heads
     embeddings = result["embeddings"]

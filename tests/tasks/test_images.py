@@ -471,6 +471,14 @@ def test_families_of_image_models_are_tuned(family, tmp_path):
     assert result_of(tmp_path / "run")["training"]["align_loss"] > 0
 
 
+def test_plain_attention_trains_a_model_whose_masks_no_slot_reads(tmp_path):
+    shifted = transformers.SwinConfig(**SIZES, embed_dim=12, depths=[2], num_heads=[2], window_size=2, num_channels=3)
+    words = f"finetune --model {save_model(shifted, tmp_path / 'swin')} --task digits --max_steps 1 {TRAINING}"
+    words += f" --max_train_samples 32 --max_eval_samples 20 --output_dir {tmp_path / 'run'}"
+    assert main(words.split()) == 0
+    assert result_of(tmp_path / "run")["attention"] == "soft"
+
+
 def test_scores_of_images_are_learned(vit, tmp_path):
     write_digits(tmp_path / "images", 24)
     files = sorted((tmp_path / "images").glob("*/*.png"))

@@ -105,7 +105,10 @@ def test_a_run_writes_its_folder(options, attention):
 
     model = alignattn.from_pretrained(folder, AutoModelForSequenceClassification)
     assert model.config.id2label == {0: "no", 1: "yes"}
-    assert model.alignattn.config.to_dict() == result["attention_config"]
+    # Plain training needs no patch.
+    assert alignattn.is_patched(model) == (attention != "soft")
+    if attention != "soft":
+        assert model.alignattn.config.to_dict() == result["attention_config"]
 
 
 @pytest.mark.parametrize(
@@ -378,7 +381,8 @@ class TestBadInput:
             ({"attention": "aa-wgan"}, "'aa-wgan'"),
             ({"alignment_weight": "0.1"}, "--alignment_weight needs --attention or --alignment"),
             ({"alignment_warmup_ratio": "0.1"}, "--alignment_warmup_ratio needs --attention or --alignment"),
-            ({"layers": ["5"]}, "layers=[5]"),
+            ({"layers": ["0"]}, "--layers needs --attention or"),
+            ({"attention": "aa-ct", "layers": ["5"]}, "layers=[5]"),
             ({"normalizer_options": "alpha=1.3"}, "normalizer 'softmax'"),
             ({"normalizer_options": "alpha"}, "'alpha' is not NAME=VALUE"),
             ({"model_config": "hidden_dropout_prob=lots"}, "hidden_dropout_prob='lots'"),
@@ -449,7 +453,7 @@ class TestBadInput:
     @pytest.mark.parametrize(
         ("changes", "words"),
         [
-            ({"layers": ["0", "99"]}, "layers=[0, 99]"),
+            ({"attention": "aa-ct", "layers": ["0", "99"]}, "layers=[0, 99]"),
             ({"lora_r": "2", "lora_target_modules": ["qeury"]}, "'qeury'"),
         ],
     )
@@ -463,7 +467,7 @@ class TestBadInput:
         assert run(options, config=str(path)) == 2
         assert one_line(capsys).startswith(f"alignattn: {path}: --warmup_steps -1")
 
-    def test_deberta(self, options, tiny_checkpoint, tmp_path, capsys):
+    def test_plain_attention_trains_a_model_that_no_slot_fits(self, options, tiny_checkpoint, tmp_path, capsys):
         folder = tmp_path / "deberta"
         config = transformers.DebertaConfig(
             vocab_size=25, hidden_size=24, num_hidden_layers=1, num_attention_heads=3, intermediate_size=32
@@ -471,8 +475,11 @@ class TestBadInput:
         transformers.DebertaModel(config).save_pretrained(folder)
         for name in ("tokenizer.json", "tokenizer_config.json"):
             shutil.copy(tiny_checkpoint / name, folder)
-        assert run(options, model=str(folder)) == 2
+        assert run(options, model=str(folder), attention="aa-ct") == 2
         assert "under names that alignattn knows" in one_line(capsys)
+        assert run(options, model=str(folder)) == 0
+        predicted = alignattn.load_run(options["--output_dir"]).predict([("the cat", "the dog")])
+        assert predicted[0]["prediction"] in ("no", "yes")
 
     def test_changed_data_under_the_same_name_is_another_run(self, options, rows_file, tmp_path, monkeypatch, capsys):
         lines = Path(rows_file).read_text().splitlines(keepends=True)

@@ -122,7 +122,7 @@ def test_a_run_does_not_resume_from_the_adapter_of_another_run(options, checkpoi
             "--lora_target_modules 'nothing': .*key, query",
         ),
         ({"lora_r": "2", "lora_target_modules": ["qeury"]}, r"did you mean 'query'\?"),
-        ({"lora_r": "2", "lora_target_modules": ["value"]}, "alignment"),
+        ({"attention": "aa-ct", "lora_r": "2", "lora_target_modules": ["value"]}, "alignment"),
     ],
 )
 def test_impossible_adapter_options_are_one_line(options, capsys, changes, message):  # noqa: F811
