@@ -115,6 +115,7 @@ def commands() -> Iterator[tuple[str, str]]:
         if entry.tasks[0].kind == "text-classification" and 1 not in entry.texts_per_row:
             words = story if model == "memn2n" else pairs
         sizes = f"--model_config {SMALL[model]}" if SMALL.get(model) else ""
+        sizes += " --attention aa-ct" if entry.has_heads else ""
         yield model, f"--model {model} {sizes} {words}"
 
 

@@ -69,8 +69,8 @@ def run(tmp_path_factory, tiny_checkpoint):
 def test_a_plain_way_through_the_house_is_no_longer_than_it_was(way, run, tiny_checkpoint):
     folder, counts = run
     if way == "finetune --attention aa-ct":
-        words = FINETUNE.format(model=tiny_checkpoint).replace("finetune", way).replace("output_dir run", "output_dir ct")
-        counts = counts_of(COMMAND.format(words=words), folder)
+        words = FINETUNE.format(model=tiny_checkpoint).replace("finetune", way, 1)
+        counts = counts_of(COMMAND.format(words=f"{words}-ct"), folder)
     elif way == "predict":
         words = ["predict", "--run", "run", "--text", "the cat sees", "a dog"]
         counts = counts_of(f"from alignattn.cli import main; assert main({words}) == 0", folder)

@@ -8,7 +8,7 @@ ALIGNMENT_LEARNING_RATE = 1e-3
 """Learning rate of adversaries and navigators, new networks that would stay at chance at a pretrained model's rate."""
 
 NAMES_AN_ALIGNMENT = ("attention", "alignment")
-"""Options of `finetune`, one of which names the alignment that other options set: plain attention has none."""
+"""Options of `finetune` that name an alignment; what only an alignment reads needs one of them."""
 
 L2_HELP = "L2 penalty in the loss, like Adam's weight decay (Kingma & Ba 2015)."
 

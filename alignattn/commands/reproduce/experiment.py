@@ -120,8 +120,7 @@ def with_drawn_rows(options: Mapping[str, Any]) -> dict[str, Any]:
 
     A kept run that names none is of the time when all rows were used.
     """
-    names_attention = MODEL_OPTION in options and options.keys() & {"attention", "alignment"}
-    drawn = drawn_by_default(options) if names_attention else ALL_ROWS
+    drawn = drawn_by_default(options) if MODEL_OPTION in options else ALL_ROWS
     return {**({} if drawn == ALL_ROWS else {"alignment_rows": drawn}), **options}
 
 
