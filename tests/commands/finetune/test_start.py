@@ -18,6 +18,7 @@ STAYS = SHORT | {"learning_rate": "0"}
 STARTS = {
     "plain": ({"attention": "soft"}, {"attention": "aa-ct"}),
     "aligned": ({"attention": "aa-gan"}, {"attention": "aa-gan"}),
+    "aligned, then plain": ({"attention": "aa-gan"}, {}),
     "another alignment": ({"attention": "aa-gan"}, {"attention": "aa-ot"}),
     "value": ({"attention": "qvi"}, {"value": "qvi", "alignment": "ct"}),
     "score, of some layers": (
@@ -42,6 +43,7 @@ def test_a_run_starts_where_another_ended(name, options, tmp_path, capsys):  # n
     assert read(folder)["metrics"] == read(start)["metrics"]
     before = alignattn.from_pretrained(start, AutoModelForSequenceClassification)
     after = alignattn.from_pretrained(folder, AutoModelForSequenceClassification)
+    assert alignattn.is_patched(after) == (read(folder)["attention"] != "soft")
     batch = {"input_ids": torch.tensor([[2, 5, 6, 7, 3]]), "attention_mask": torch.ones(1, 5, dtype=torch.long)}
     with torch.no_grad():
         torch.testing.assert_close(after(**batch).logits, before(**batch).logits)
