@@ -115,8 +115,8 @@ def commands() -> Iterator[tuple[str, str]]:
         if entry.tasks[0].kind == "text-classification" and 1 not in entry.texts_per_row:
             words = story if model == "memn2n" else pairs
         sizes = f"--model_config {SMALL[model]}" if SMALL.get(model) else ""
-        sizes += " --attention aa-ct" if entry.has_heads else ""
-        yield model, f"--model {model} {sizes} {words}"
+        attention = "--attention aa-ct" if entry.has_heads else ""
+        yield model, f"--model {model} {sizes} {attention} {words}"
 
 
 def run_all(inputs: Path, out: Path, studies: Path) -> None:
