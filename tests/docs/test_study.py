@@ -350,6 +350,25 @@ def test_the_figures_of_the_drawn_rows_are_those_of_the_kept_runs():
     assert "No pair differs by more than two of 1,725 test rows" in page_of(STUDY / "rows.md")
 
 
+def test_the_kept_runs_of_the_study_cheap_pass_its_look():
+    """It ends after seed 70 if a mean difference is 0 or below. The runs of one row are compared with two others."""
+    kept = results_in(files_in(STUDY / "cheap-runs.tar.gz"))
+    table = yaml.safe_load((STUDY / "cheap.yaml").read_text())
+    (column,) = table["columns"]
+    fixed = {**table["options"], **column["options"]}
+    accuracy = {
+        row["label"]: in_points(kept, fixed | row["options"], range(51, 71), "test", "accuracy")
+        for row in table["rows"]
+        if not row["label"].endswith("5 epochs")
+    }
+    assert len(kept) == 60
+    for against in ("soft", "soft, equal time"):
+        assert (accuracy["aa-means"] - accuracy[against]).mean() > 0
+    assert "it goes on after its look: of seeds 51 to 70, both mean differences are above 0" in page_of(
+        STUDY / "README.md"
+    )
+
+
 RECOMPUTED = {
     "accuracy": lambda labels, predictions: (labels == predictions).mean(),
     "matthews_correlation": metrics.matthews_corrcoef,
