@@ -620,11 +620,7 @@ class ModelOptions(Options):
         None, "Options such as init=paper for qvi.", group=ATTENTION_GROUP, rare=True
     )
     layers: tuple[int, ...] | None = option(
-        None,
-        "Layers to patch, from 0 (default: all).",
-        group=ATTENTION_GROUP,
-        requires=(*NAMES_AN_ALIGNMENT, "score", "normalizer", "value"),
-        low=0,
+        None, "Layers to patch, from 0 (default: all).", group=ATTENTION_GROUP, low=0
     )
     alignment_options: tuple[NamedValue, ...] | None = option(
         None, "Options such as epsilon=0.05 for ot.", group=ALIGNMENT_GROUP, requires=NAMES_AN_ALIGNMENT, rare=True

@@ -57,7 +57,7 @@ def folder(tiny_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> P
     write(folder / "new.csv", rows[TRAINED + EVALUATED :])
     words = f"--train_file {train} --validation_file {validation} --output_dir {folder / 'plain'} --text_columns said"
     words += f" --label_column meant --model {tiny_checkpoint} --learning_rate 5e-3 --num_train_epochs 10"
-    words += " --eval_strategy no"
+    words += " --eval_strategy no --attention aa-ct"
     assert main(["finetune", *words.split(), *FAST]) == 0
     shutil.copytree(folder / "plain", folder / "run")
     assert calibrate("--run", folder / "run", "--resamples", 20) == 0

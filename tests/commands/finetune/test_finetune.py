@@ -381,7 +381,6 @@ class TestBadInput:
             ({"attention": "aa-wgan"}, "'aa-wgan'"),
             ({"alignment_weight": "0.1"}, "--alignment_weight needs --attention or --alignment"),
             ({"alignment_warmup_ratio": "0.1"}, "--alignment_warmup_ratio needs --attention or --alignment"),
-            ({"layers": ["0"]}, "--layers needs --attention or"),
             ({"attention": "aa-ct", "layers": ["5"]}, "layers=[5]"),
             ({"normalizer_options": "alpha=1.3"}, "normalizer 'softmax'"),
             ({"normalizer_options": "alpha"}, "'alpha' is not NAME=VALUE"),
