@@ -148,11 +148,12 @@ def build_model(options: RunOptions, rows: Rows[Any], config: Any) -> BuiltModel
         saved_classes = named_classes(config)
         with loading(name):
             task.configure(config)
+        # The model may be that of a run, whose CRF and patch are not those of this one.
         if chosen.crf:
             assert isinstance(task, TokenClassification)
             crf_tags, remark = scheme_of(task.labels, rows.train[task.tags_column])
             setattr(config, CRF_FIELD, crf_tags)
-        elif hasattr(config, CRF_FIELD):  # of the run that it starts from
+        elif hasattr(config, CRF_FIELD):
             delattr(config, CRF_FIELD)
         if hasattr(config, CHILD_NAME):
             delattr(config, CHILD_NAME)

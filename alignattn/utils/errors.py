@@ -56,10 +56,10 @@ def did_you_mean(word: Any, known: Iterable[str], *, aside: bool = False, least_
         least_alike: minimum similarity, from 0 to 1.
     """
     # In any case of the letters.
-    names = {name.lower(): name for name in known}
-    close = difflib.get_close_matches(str(word).lower(), names, n=1, cutoff=least_alike)
+    plain, names = str(word).lower(), {name.lower(): name for name in known}
+    close = difflib.get_close_matches(plain, names, n=1, cutoff=least_alike)
     # A word may also be the end of a name, such as weight of alignment_weight.
-    close = close or [name for name in names if name.endswith(f"_{word}")]
+    close = close or [name for name in names if name.endswith(f"_{plain}")]
     if not close:
         return ""
     question = f"did you mean {names[close[0]]!r}?"

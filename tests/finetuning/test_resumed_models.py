@@ -95,6 +95,8 @@ def test_a_resumed_run_ends_with_the_same_weights(model, field, tmp_path, capsys
     kind = capabilities.tasks[0].kind
     fields = [*FIELDS.get(model, SIZES).split(), *([field] if field else [])]
     words = ["--model", model, *WRITERS[kind](tmp_path), "--num_train_epochs", "2", "--model_config", *fields]
+    if capabilities.has_heads:
+        words += ["--attention", "aa-ct"]
     if kind == "text-classification":
         words += ["--text_columns", *"ab"[: capabilities.texts_per_row[0]]]
     finetune(words, tmp_path / "run")
