@@ -13,6 +13,7 @@ also `efficiency.md`, a table as that of Zhang et al. 2021.
 import argparse
 import copy
 import functools
+import gc
 import math
 import os
 import platform
@@ -236,6 +237,8 @@ def peak_bytes(work: Callable[[], object], device: str) -> int:
     allocations and frees that `torch.profiler` records: exact to the byte, but without what libraries allocate
     outside PyTorch.
     """
+    # Freed within the work, the garbage of earlier steps would lower the sum.
+    gc.collect()
     if device == "cuda":
         torch.cuda.synchronize()
         torch.cuda.reset_peak_memory_stats()
