@@ -50,7 +50,11 @@ class CompareOptions(Options):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.scores is not None:
+            if self.names is not None:
+                raise AlignAttnError(f"--names is for folders of runs: {self.scores} names its methods itself")
             return
+        if self.lower_is_better:
+            raise AlignAttnError("--lower_is_better is for a file of scores: runs know it of their metrics")
         folders = self.folders
         # Unlike Path.is_file, it takes names that are too long for a path.
         if files := [folder for folder in folders if os.path.isfile(folder)]:
@@ -444,6 +448,7 @@ def _listed(versions: Mapping[str, str]) -> str:
 
 def _settings(entries: Sequence[ComparedRuns]) -> list[str]:
     """The seeds of each entry, and the options that differ between entries, without paths of this machine."""
+    from alignattn.finetuning.run_folder import changed_contents
     from alignattn.utils.paths import publishable
 
     # A run without the option has the default of its model.
@@ -465,8 +470,12 @@ def _settings(entries: Sequence[ComparedRuns]) -> list[str]:
 
     lines = []
     for entry, one in zip(entries, options, strict=True):
-        settings = ", ".join(f"{name} {plain(one.get(name))}" for name in differing) or "the same options"
-        lines.append(f"{entry.name}: {settings}; seed {', '.join(map(str, entry.runs))}")
+        settings = [f"{name} {plain(one.get(name))}" for name in differing]
+        # Files of one name, in different folders or changed in between.
+        changed = changed_contents(entry.first.folder, entries[0].first.folder)
+        settings += [f"another content of {name}" for name in changed if name.partition(" ")[0] not in differing]
+        seeds = ", ".join(map(str, entry.runs))
+        lines.append(f"{entry.name}: {', '.join(settings) or 'the same options'}; seed {seeds}")
     return lines
 
 

@@ -306,10 +306,19 @@ def differences_of_runs(options: RunOptions, first: RunOptions) -> list[str]:
     return differing if changed is None else [*differing, f"the content of {changed}"]
 
 
+def changed_contents(folder: Path, other: Path) -> list[str]:
+    """Return the options whose files and folders had another content for a run than for another, as both recorded."""
+    return _changed_digests(_kept_digests(folder / DATA_FILE), other / DATA_FILE)
+
+
 def first_changed_digest(digests: Mapping[str, str], path: Path) -> str | None:
     """Return the name of the first digest that differs from the one in a file of digests; None if none does."""
+    return next(iter(_changed_digests(digests, path)), None)
+
+
+def _changed_digests(digests: Mapping[str, str], path: Path) -> list[str]:
     kept = _kept_digests(path)
-    return next((name for name, digest in digests.items() if kept.get(name, digest) != digest), None)
+    return [name for name, digest in digests.items() if kept.get(name, digest) != digest]
 
 
 def evaluation_digests(options: RunOptions, folder: Path, split: str) -> set[str]:

@@ -386,7 +386,8 @@ class ResultTable:
     @cached_property
     def has_uneven_seeds(self) -> bool:
         """Whether some of its cells have more seeds than others."""
-        return len({len(cell.runs or cell.values) for cell in self.cells if not cell.is_ensemble}) > 1
+        counts = {len(cell.runs or cell.values) for cell in self.cells if not cell.is_ensemble}
+        return len(counts - {0}) > 1
 
     def text_of(self, cell: Cell) -> str:
         """Return a cell's number, `failed [1]` or `–`, and how many runs have finished if not all have."""
@@ -483,6 +484,8 @@ class ResultTable:
             baseline += " (or the row that its difference is to)"
         if "better" in verdicts:
             lines.append(f"{better}: significantly better than {baseline} ({criterion}).")
+        elif compared and all(one.p_value is None for one in compared):
+            lines.append("No difference is tested: there are too few seeds, and no scores of examples.")
         elif compared:
             lines.append(f"No number is significantly better than that of {baseline} ({criterion}).")
         if "worse" in verdicts:

@@ -103,9 +103,14 @@ def test_nothing_is_detectable_where_no_p_value_can_be_small_enough():
     assert one.detectable is not None
     assert math.isinf(detectable_by_sign_flips(one.interval, 6, 0.05 / 2))
     assert correct([one], 2)[0].detectable is None
+    # Without a test, nothing can be.
+    untested = compare(*np.random.default_rng(4).normal(0, 1.6, (2, 5)))
+    assert untested.interval is not None
+    assert untested.p_value is None
+    assert untested.detectable is None
 
 
-@pytest.mark.parametrize(("seeds", "family"), [(2, 25), (30, 3)])
+@pytest.mark.parametrize(("seeds", "family"), [(20, 25), (30, 3)])
 def test_what_is_detectable_after_correction_is_found_at_the_level_of_the_smallest_p_value(seeds, family):
     drawn = np.random.default_rng(4).normal(0, 1.6, (2, seeds))
     alone = compare(*drawn)

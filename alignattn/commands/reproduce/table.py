@@ -36,11 +36,13 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from importlib import resources
 from itertools import product
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, Self
 
 from pydantic import Field, ValidationError, model_validator
 
+from alignattn.attention.choices import SLOTS
 from alignattn.attention.config import PLAIN_ATTENTION
 from alignattn.commands.reproduce.definitions import COLUMN_OPTIONS, Column, PlannedCell, Row
 from alignattn.commands.reproduce.experiment import (
@@ -172,13 +174,13 @@ class Table(Definition):
         """
         _check_known(tasks, [column.name for column in self.columns], "--tasks", self.name)
         _check_known(models, [self.model_of(row) for row in self.rows], "--models", self.name)
-        _check_known(attentions, [attention_of(row) for row in self.rows], "--attentions", self.name)
+        _check_known(attentions, [self.attention_of(row) for row in self.rows], "--attentions", self.name)
         tasks = self.default_tasks if tasks is None else tasks
         kept = [index for index, column in enumerate(self.columns) if _is_among(column.name, tasks)]
         selected = [
             place
             for place, row in enumerate(self.rows)
-            if _is_among(self.model_of(row), models) and _is_among(attention_of(row), attentions)
+            if _is_among(self.model_of(row), models) and _is_among(self.attention_of(row), attentions)
         ]
         rows = [
             row.model_copy(update={"published": [row.published[index] for index in kept] if row.published else []})
@@ -302,17 +304,29 @@ class Table(Definition):
             return next((other for other in self.rows if self.label(other) == row.against), None)
         if not self.capabilities(row).has_attention:
             return None
-        is_plain = attention_of(row) == PLAIN_ATTENTION
-        candidates = [
-            plain
-            for plain in self.rows
-            if plain.options.get(ATTENTION_OPTION) == PLAIN_ATTENTION
-            and not plain.ensemble
-            and plain is not row
-            and all(row.options.get(name) == value for name, value in plain.options.items() if name != ATTENTION_OPTION)
-            and (row.ensemble or not is_plain or len(plain.options) < len(row.options))
-        ]
-        return max(candidates, key=lambda plain: len(plain.options), default=None)
+        options = _without(row.options, {ATTENTION_OPTION})
+        may_be_equal = row.ensemble or not self._is_plain(row)
+        candidates = []
+        for plain in self.rows:
+            if plain is row or plain.ensemble or not self._is_plain(plain):
+                continue
+            shared = _without(plain.options, {ATTENTION_OPTION})
+            is_part = all(options.get(name) == value for name, value in shared.items())
+            if is_part and (may_be_equal or len(shared) < len(options)):
+                candidates.append((len(shared), plain))
+        return max(candidates, key=itemgetter(0), default=(0, None))[1]
+
+    def attention_of(self, row: Row) -> str:
+        """Return the attention of a row's runs; without an option for it, the row's model, or plain attention."""
+        return "+".join(self._names_of_attention(row)) or str(row.options.get(MODEL_OPTION, PLAIN_ATTENTION))
+
+    def _is_plain(self, row: Row) -> bool:
+        return self._names_of_attention(row) in ([], [PLAIN_ATTENTION])
+
+    def _names_of_attention(self, row: Row) -> list[str]:
+        """Return the values of the options of a row that name its attention and slots."""
+        options = {**self.options, **row.options}
+        return [str(options[name]) for name in (ATTENTION_OPTION, *SLOTS) if name in options]
 
     def model_of(self, row: Row) -> str:
         """Return the model of the runs of a row."""
@@ -374,11 +388,6 @@ def parse_table(name: str, text: str, *, kept: bool = False) -> Table:
         raise
     except (OSError, LookupError, TypeError, ValueError, AttributeError) as error:
         raise AlignAttnError(f"table {name} is not valid: {one_line(error)}") from error
-
-
-def attention_of(row: Row) -> str:
-    """Return the attention of a row's runs; without the option, the row's model, or else plain attention."""
-    return str(row.options.get(ATTENTION_OPTION, row.options.get(MODEL_OPTION, PLAIN_ATTENTION)))
 
 
 def _fewest(*numbers: int | None) -> int | None:

@@ -42,7 +42,8 @@ class Comparison:
         seeds: number of paired seeds.
         detectable: the difference that the study detects at 0.05 with a power of 80 %, from the interval: by the
             sign-flip test over seeds, or by the test of `detectable_difference`; after correction, at the corrected
-            level. None without an interval, for one without width, or if no difference can be significant.
+            level. None without an interval or a test, for an interval without width, or if no difference can be
+            significant.
         degrees: degrees of freedom of the interval; None for a bootstrap interval.
         step: smallest difference of two values that is not 0: 1 / m for accuracies on m rows; 0 = unknown, or of no
             meaning for the test.
@@ -137,9 +138,7 @@ def compare(
     if num_seeds < MIN_ROWS:
         return Comparison(difference, None, None, None, "no test; one seed", num_seeds)
     test = f"no test; t-interval over {num_seeds} paired seeds"
-    return _with_detectable(
-        Comparison(difference, t_interval(differences), None, None, test, num_seeds, degrees=degrees)
-    )
+    return Comparison(difference, t_interval(differences), None, None, test, num_seeds, degrees=degrees)
 
 
 def compare_ensemble(
@@ -213,9 +212,9 @@ def correct(comparisons: Sequence[Comparison | None], family_size: int | None = 
 def _with_detectable(comparison: Comparison, level: float = 1 - CONFIDENCE_LEVEL) -> Comparison:
     """Return a comparison with the difference that its test detects at a level; None if there is none."""
     interval, degrees = comparison.interval, comparison.degrees
-    if interval is None:
+    if interval is None or comparison.p_value is None:
         return comparison
-    if comparison.p_value is None or degrees is None:
+    if degrees is None:
         detectable = detectable_difference(interval, degrees, level, comparison.step)
     else:
         detectable = detectable_by_sign_flips(interval, degrees + 1, level, comparison.step)

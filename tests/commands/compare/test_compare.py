@@ -138,6 +138,9 @@ def test_files_of_another_content_are_reported(make: Run, tmp_path: Path, capsys
     said = capsys.readouterr().out
     assert "c: its file of validation rows has another content than that of a" in said
     assert "b: its file" not in said
+    # The options are the same, and the files are not.
+    assert "b: another content of train_file; seed 1" in said
+    assert "c: another content of validation_file, another content of train_file; seed 1" in said
 
 
 def test_only_common_seeds_are_paired_and_reported(
@@ -458,3 +461,22 @@ def test_a_file_of_scores_stands_alone_and_has_its_baseline(
     path = write_scores(tmp_path / "s.csv", ["a,1,1", "b,1,2"])
     assert "is a file: give one file of scores alone" in refusal([make("soft", 0.7), path], capsys)
     assert "unknown method in" in refusal([path, "--baseline", "c"], capsys)
+    assert "--names is for folders of runs" in refusal([path, "--names", "x", "y"], capsys)
+    folders = [make("plain", 0.7), make("better", 0.8)]
+    assert "--lower_is_better is for a file of scores" in refusal([*folders, "--lower_is_better", "true"], capsys)
+
+
+def test_few_seeds_of_scores_claim_neither_a_verdict_nor_what_is_detectable(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A method may lack a task, which is no other number of seeds."""
+    lines = [f"a,{seed},{task},{seed}" for seed in range(4) for task in ("t", "u")]
+    lines += [f"b,{seed},t,{seed + 1 + seed % 2}" for seed in range(4)]
+    path = write_scores(tmp_path / "s.csv", lines, "method,seed,task,score")
+    assert main(["compare", str(path), "--output_dir", str(tmp_path / "out")]) == 0
+    said = capsys.readouterr().out
+    assert "No difference is tested: there are too few seeds, and no scores of examples." in said
+    assert "significantly" not in said
+    assert "Detectable" not in said
+    assert "4 seeds" not in said.replace("over 4 seeds", "")
+    assert pd.read_csv(tmp_path / "out/comparison.csv")["detectable_difference"].isna().all()

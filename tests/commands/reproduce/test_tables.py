@@ -342,6 +342,23 @@ def test_a_row_keeps_the_baseline_that_it_names_by_an_automatic_label():
     assert set(baselines(table.narrowed(attentions=["aa-ct"])).values()) == {None}
 
 
+@pytest.mark.parametrize(
+    ("shared", "rows", "expected"),
+    [
+        pytest.param({}, [{}, {"attention": "aa-ct"}], [None, 0], id="the default is plain"),
+        pytest.param({}, [{}, {"normalizer": "entmax15"}, {"alignment": "ct"}], [None, 0, 0], id="slots"),
+        pytest.param({}, [{"attention": "soft"}, {"r_drop_weight": 0.3}], [None, 0], id="a method, named and not"),
+        pytest.param({"attention": "soft"}, [{}, {"r_drop_weight": 0.3}], [None, 0], id="of the table"),
+        pytest.param({"attention": "aa-ct"}, [{}, {"alignment_weight": 0.1}], [None, None], id="none is plain"),
+        pytest.param({"attention": "aa-ct"}, [{}, {"attention": "soft"}], [1, None], id="a row is plain"),
+    ],
+)
+def test_the_plain_row_is_that_without_an_alignment_or_slots(shared, rows, expected):
+    labelled = [{"label": str(place), "options": options} for place, options in enumerate(rows)]
+    table = own_table(labelled, options={"model": "minilm"} | shared)
+    assert list(baselines(table).values()) == [None if place is None else str(place) for place in expected]
+
+
 @pytest.mark.parametrize("name", ["study", SMALL_STUDY, str(ROOT / "docs/study/study-base.yaml")])
 def test_every_row_of_a_study_is_compared_with_soft(name):
     table = load_table(name, kept=True)
