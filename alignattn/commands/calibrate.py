@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +20,7 @@ from alignattn.tasks import ImageClassification, LabelledTask, TextClassificatio
 from alignattn.tasks.names import TRAIN
 from alignattn.utils.command import Command
 from alignattn.utils.errors import AlignAttnError, listing, one_line, plural
-from alignattn.utils.files import read_json
+from alignattn.utils.files import check_encoding, read_json
 from alignattn.utils.options import Count, InputDir, Options, OutputDir, Seed, option
 from alignattn.utils.paths import digest_of, input_file_like, input_path
 
@@ -64,6 +64,9 @@ class CalibrateOptions(Options):
         requires=("run",),
         excludes={"fit_on": "the file is one split"},
     )
+    encoding: str | None = option(
+        None, "Encoding of the file of --rows (default: utf-8).", metavar="NAME", requires=("rows",), rare=True
+    )
     output_dir: OutputDir = option("calibration", f"Folder for {CALIBRATION_FILE} and report.html.")
     # More bins and resamples take minutes and change nothing.
     num_bins: Count = option(10, "Bins of the calibration errors and of the diagrams.", high=1000)
@@ -82,6 +85,7 @@ class CalibrateOptions(Options):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        check_encoding(self.encoding)
         if self.run is None:
             if not self.files:
                 raise AlignAttnError("nothing to calibrate: give files of predictions, or --run RUN")
@@ -439,6 +443,7 @@ class LabelledSplit:
         name: name of the split.
         dataset: the usable, labelled rows.
         trained: the rows that the run was trained on; None if they cannot be read.
+        evaluated: the rows of each split that it was evaluated on; none if they cannot be read.
         bad: the unusable rows.
         left_out: indices, from 0, of the bad and the unlabelled rows.
     """
@@ -447,6 +452,7 @@ class LabelledSplit:
     name: str
     dataset: "datasets.Dataset"
     trained: "datasets.Dataset | None"
+    evaluated: "Collection[datasets.Dataset]" = ()
     bad: "Sequence[BadRow]" = ()
     left_out: Collection[int] = ()
 
@@ -475,9 +481,20 @@ def predict_calibration_rows(options: CalibrateOptions) -> "Predictions":
     origin = str(split.path)
     row_numbers = np.array(list(islice(numbers_without(split.left_out), len(split.dataset))))
     trained_digests = set() if split.trained is None else set(row_digests(split.trained, run.task))
-    is_new = np.array([digest not in trained_digests for digest in row_digests(split.dataset, run.task)])
+    digests = list(row_digests(split.dataset, run.task))
+    is_new = np.array([digest not in trained_digests for digest in digests])
     overlap_problems = {int(number): "the run was trained on it" for number in row_numbers[~is_new]}
     trained_on = list_bad_rows(overlap_problems, origin, len(split.dataset), skip=options.skip_bad_rows)
+    result = read_result(run.folder)
+    assert result is not None
+    if result.best is not None or result.stopped_at is not None:
+        evaluated = chain.from_iterable(row_digests(rows, run.task) for rows in split.evaluated)
+        if not set(digests).isdisjoint(evaluated):
+            print(
+                f"{run.folder}: its checkpoint was selected on rows of {split.name!r}, so new rows may be harder: only "
+                "other rows (--rows) give guarantees",
+                file=sys.stderr,
+            )
     dataset = split.dataset.select(np.flatnonzero(is_new))
     predictor = load_predictor(run)
     encoded = predictor.encode(dataset.select_columns(list(run.task.input_columns)))
@@ -507,20 +524,13 @@ def _own_rows(run: FinishedRun, options: CalibrateOptions) -> LabelledSplit:
             f"{changed} has changed since {run.folder} was made, and the run may have trained on its rows: give new "
             "labelled rows with --rows"
         )
-    rows, result = load_run_rows(run.options), read_result(run.folder)
+    rows = load_run_rows(run.options)
     if not rows.evaluation:
         raise AlignAttnError(f"{run.folder} has no evaluation rows: give labelled rows with --rows")
     name = options.fit_on or next(iter(rows.evaluation))
     if name not in rows.evaluation:
         raise AlignAttnError(f"--fit_on: there is no split {name!r}: choose one of {', '.join(rows.evaluation)}")
-    assert result is not None
-    if result.best is not None or result.stopped_at is not None:
-        print(
-            f"{run.folder}: its checkpoint was selected on evaluation rows, so new rows may be harder than split "
-            f"{name!r}: only other rows (--rows) give guarantees",
-            file=sys.stderr,
-        )
-    return LabelledSplit(run.folder, name, rows.evaluation[name], rows.train)
+    return LabelledSplit(run.folder, name, rows.evaluation[name], rows.train, rows.evaluation.values())
 
 
 def _file_rows(run: FinishedRun, options: CalibrateOptions) -> LabelledSplit:
@@ -529,7 +539,7 @@ def _file_rows(run: FinishedRun, options: CalibrateOptions) -> LabelledSplit:
     from alignattn.tasks.rows import load_more_user_rows, load_task_files
 
     path = Path(str(options.rows))
-    reading: Any = {"encoding": run.options.data.encoding, "skip_bad_rows": options.skip_bad_rows}
+    reading: Any = {"encoding": options.encoding, "skip_bad_rows": options.skip_bad_rows}
     if run.options.task is None:
         assert isinstance(run.task, TextClassification | ImageClassification)
         read: Any = load_more_user_rows(run.task, path, **reading)
@@ -539,11 +549,13 @@ def _file_rows(run: FinishedRun, options: CalibrateOptions) -> LabelledSplit:
         changed = changed_rows_file(run.options, run.folder)
         if changed is not None:
             raise AlignAttnError(f"{changed} has changed since {run.folder} was made")
-        trained = load_run_rows(run.options).train
+        rows = load_run_rows(run.options)
+        trained, evaluated = rows.train, list(rows.evaluation.values())
     except (AlignAttnError, OSError) as error:
-        trained = None
+        trained, evaluated = None, []
         written = read_json(run.folder / DATA_FILE)
         if digest_of(path) in [digest for name, digest in written.items() if TRAIN in name]:
             raise AlignAttnError(f"--rows {path} was trained on: give other rows") from error
         print(f"not checked whether the rows were trained on: {one_line(error)}", file=sys.stderr)
-    return LabelledSplit(path, path.stem, read.train, trained, read.bad_rows.get(TRAIN, ()), read.left_out[TRAIN])
+    bad, left_out = read.bad_rows.get(TRAIN, ()), read.left_out[TRAIN]
+    return LabelledSplit(path, path.stem, read.train, trained, evaluated, bad, left_out)

@@ -40,6 +40,9 @@ _EXTENSIONS = (*_TEXT_READERS, PARQUET)
 
 _LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 """Half of a surrogate pair, which no encoding can write."""
+
+ENCODING_ADVICE = "save it as UTF-8, or give its --encoding, such as cp1252"
+"""Advice for bytes that are not of the encoding; some commands have no such option."""
 _BYTE = range(0xDC80, 0xDD00)
 """The surrogates that stand for undecodable bytes under `errors="surrogateescape"`."""
 
@@ -79,7 +82,7 @@ def file_rows(rows: TextRows, *, path: Path | str, is_decoded: bool) -> FileRows
     value_problems: dict[str, dict[int, str]] = {}
     for name, values in rows.columns.items():
         if _LONE_SURROGATE.search(name):
-            advice = "correct the file" if is_decoded else "give its --encoding, such as cp1252"
+            advice = "correct the file" if is_decoded else ENCODING_ADVICE
             raise AlignAttnError(f"{path} has a column {name!r}, whose name is not valid text: {advice}")
         for index, value in enumerate(values):
             surrogate = _first_surrogate(value)
@@ -89,7 +92,7 @@ def file_rows(rows: TextRows, *, path: Path | str, is_decoded: bool) -> FileRows
             problem = f"holds \\u{surrogate:04x}, half of a character, which is not valid text"
             if not is_decoded and surrogate in _BYTE:
                 byte = surrogate - _BYTE.start + 0x80
-                problem = f"holds the byte 0x{byte:02x}, which the encoding cannot decode (--encoding, such as cp1252)"
+                problem = f"holds the byte 0x{byte:02x}, which the encoding cannot decode ({ENCODING_ADVICE})"
             value_problems.setdefault(name, {})[index] = f"column {name!r} {problem}"
     return FileRows(dataset_of(rows.columns), rows.problems, value_problems, rows.form, rows.lines)
 
@@ -135,7 +138,7 @@ def read_class_folder(folder: Path, encoding: str | None = None) -> FileRows:
     try:
         read = [read_whole(path, encoding) for path, _ in files]
     except (OSError, ValueError, *BROKEN) as error:
-        raise AlignAttnError(f"cannot read a text of {folder}: {one_line(error)}; give its --encoding") from error
+        raise AlignAttnError(f"cannot read a text of {folder}: {one_line(error)}; {ENCODING_ADVICE}") from error
     columns = {TEXT: [text for text, *_ in read], LABEL: [name for _, name in files]}
     rows = file_rows(TextRows(dict(columns)), path=folder, is_decoded=all(is_decoded for _, is_decoded, _ in read))
     problems = dict(rows.value_problems.get(TEXT, {})) | {
@@ -239,7 +242,7 @@ def read_rows(
         raise
     except (OSError, ValueError, csv.Error, pa.ArrowException, datasets.exceptions.DatasetsError, *BROKEN) as error:
         is_encoding = isinstance(error, UnicodeDecodeError)
-        advice = "give its --encoding, such as cp1252 or utf-16" if is_encoding else "correct the file"
+        advice = ENCODING_ADVICE if is_encoding else "correct the file"
         raise AlignAttnError(
             f"cannot read {path} as {suffix[1:].upper()}: {reason_of_reading(error)}; {advice}"
         ) from error

@@ -126,8 +126,12 @@ def read_predictions(
     inputs = None
     if INPUT_COLUMN in table.column_names:
         raw_inputs = table[INPUT_COLUMN].combine_chunks()
+        if pa.types.is_dictionary(raw_inputs.type):
+            raw_inputs = raw_inputs.dictionary_decode()
+        # pandas writes texts as large strings.
+        kinds = (pa.types.is_integer, pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)
         # The inputs are known if the column tells that of each row.
-        if not raw_inputs.null_count and (pa.types.is_integer(raw_inputs.type) or pa.types.is_string(raw_inputs.type)):
+        if not raw_inputs.null_count and any(is_kind(raw_inputs.type) for is_kind in kinds):
             input_codes = np.unique(raw_inputs.to_numpy(zero_copy_only=False), return_inverse=True)[1]
             inputs = input_codes[regular[good]].astype(np.uint64)
     return Predictions(

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -252,6 +253,43 @@ def test_repeated_rows_of_a_runs_kept_predictions_count_once(folder, tiny_checkp
     assert "80 of the 120 rows of" in capsys.readouterr().out
     content = json.loads((tmp_path / "out" / "calibration.json").read_text())["files"][0]
     assert (content["temperature"]["fitted_on"]["rows"], content["splits"]["validation"]["rows"]) == (20, 20)
+
+
+def test_repeated_inputs_count_once_however_pandas_stores_texts(folder, tmp_path, capsys):
+    table = pd.read_parquet(folder / "plain" / "predictions.parquet").drop(columns="input")
+    for kind in ("str", "category", "string"):
+        texts = pd.Series([f"row {row}" for row in range(len(table))], dtype=kind)
+        path = tmp_path / f"{kind}.parquet"
+        pd.concat([table.assign(input=texts)] * 2, ignore_index=True).assign(
+            input=lambda both, kind=kind: both["input"].astype(kind)
+        ).to_parquet(path)
+        assert calibrate(path, "--fit_on", "validation", "--resamples", 20, "--output_dir", tmp_path / kind) == 0
+        told = f"{EVALUATED} of the {2 * EVALUATED} rows of {path} repeat another's input"
+        assert told in capsys.readouterr().out
+
+
+def test_rows_that_selected_the_checkpoint_are_named_also_in_a_file(folder, tiny_checkpoint, tmp_path, capsys):
+    train, validation = folder / "train.csv", folder / "validation.csv"
+    words = f"--train_file {train} --validation_file {validation} --output_dir {tmp_path / 'run'} --text_columns said"
+    words += f" --label_column meant --model {tiny_checkpoint} --max_steps 2 --load_best_model_at_end --eval_steps 1"
+    assert main(["finetune", *words.split(), *FAST[:2], *FAST[4:]]) == 0
+    told = "its checkpoint was selected on rows of"
+    capsys.readouterr()
+    for rows, is_told in (([], True), (["--rows", validation], True), (["--rows", folder / "new.csv"], False)):
+        run = shutil.copytree(tmp_path / "run", tmp_path / f"run-{len(list(tmp_path.iterdir()))}")
+        assert calibrate("--run", run, "--resamples", 20, *rows) == 0
+        assert (told in capsys.readouterr().err) == is_told
+
+
+def test_new_rows_are_read_in_the_encoding_that_is_given(folder, tmp_path, capsys):
+    rows = [(f"{text} café", label) for text, label in rows_of(folder / "new.csv")]
+    path = write(tmp_path / "new.csv", rows)
+    path.write_bytes(path.read_text(encoding="utf-8").encode("cp1252"))
+    run = shutil.copytree(folder / "plain", tmp_path / "run")
+    words = ["--run", run, "--rows", path, "--resamples", 20]
+    assert calibrate(*words) == 2
+    assert "save it as UTF-8, or give its --encoding, such as cp1252" in said(capsys)
+    assert calibrate(*words, "--encoding", "cp1252") == 0
 
 
 WITHOUT_A_THIRD = [1.0, None, 2.0, 1.0, 2.0, 2.0]
