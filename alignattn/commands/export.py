@@ -10,7 +10,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from alignattn.finetuning.results import score_text
-from alignattn.finetuning.run_folder import FinishedRun, check_run_folder, is_run_folder, read_finished_run
+from alignattn.finetuning.run_folder import (
+    FinishedRun,
+    check_run_folder,
+    is_run_folder,
+    read_finished_run,
+    warn_plain,
+)
 from alignattn.models import capabilities_of
 from alignattn.utils.command import Command
 from alignattn.utils.errors import AlignAttnError, check_installed, in_megabytes, one_line
@@ -59,6 +65,7 @@ def export(options: ExportOptions) -> dict[str, Any]:
     if is_run_folder(folder) and not folder.samefile(run.folder):
         raise AlignAttnError(f"{folder} is another run, whose tokenizer would be replaced: give another --output_dir")
     check_free(folder, (EXPORT_FILE, ONNX_FILE, INT8_FILE))
+    warn_plain(run.folder, run.options)
     predictor = load_predictor(run, device="cpu")
     model: Any = merge_adapters(predictor.model)
     if alignattn.is_patched(model) and not run.options.attention.changes_function:

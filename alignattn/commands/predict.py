@@ -14,7 +14,7 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from datetime import date, datetime, time
@@ -32,7 +32,16 @@ from alignattn.finetuning.run_folder import (
 from alignattn.tasks import LabelledTask, QuestionAnswering, Task
 from alignattn.tasks.sequence_to_sequence import check_generates
 from alignattn.utils.command import Command
-from alignattn.utils.errors import AlignAttnError, check_installed, listing, one_line, plural
+from alignattn.utils.errors import (
+    AlignAttnError,
+    bad_rows,
+    check_installed,
+    list_bad_rows,
+    listing,
+    named_rows,
+    one_line,
+    plural,
+)
 from alignattn.utils.files import (
     BYTE_ORDER_MARK,
     check_encoding,
@@ -443,17 +452,35 @@ class FilePredictor:
                 raise AlignAttnError(f"{source.origin} has a column {name!r}, which the predictions need: rename it")
         # With many classes, whose probabilities take memory, fewer rows are read at a time.
         part_rows = max(1, min(PART_ROWS, 2**22 // getattr(predictor.task, "num_labels", 1)))
+        problems = self._check(source, part_rows)
         before = 0
         # Probabilities of some rows by their input, to compare with the calibration: a repeated row tells nothing new.
         tested: dict[int, NDArray[np.float64]] = {}
         with row_writer(target, source.format, source.form) as write:
             for part in source.parts(part_rows):
-                write(self._predict(part, source, before, advance, tested))
-                before += part.table.num_rows
+                count = part.table.num_rows
+                bad = [row for row in range(count) if before + row in problems]
+                write(self._predict(part, bad, source, advance, tested))
+                before += count
         if predictor.decisions is not None:
             self.remarks.lines += predictor.decisions.remarks()
         if tested and (line := predictor.shift_warning(np.stack(list(tested.values())), source.origin)):
             self.remarks.lines.append(line)
+
+    def _check(self, source: Source, part_rows: int) -> dict[int, str]:
+        """Return the problem of each bad row, by its index; refuse them before a row is predicted, or remark them."""
+        problems: dict[int, str] = {}
+        before = 0
+        for part in source.parts(part_rows):
+            found = self.predictor.problems(part.inputs) | dict(part.problems)
+            problems |= {before + row: text for row, text in found.items()}
+            before += part.table.num_rows
+        if problems:
+            if not self.options.skip_bad_rows:
+                list_bad_rows(problems, source.origin, before, skip=False, lines=source.lines)
+            bad = bad_rows(problems, source.lines)
+            self.remarks.lines.append(f"{source.origin}, {named_rows(bad)}: without a prediction")
+        return problems
 
     @cached_property
     def _nothing(self) -> "pa.Table":
@@ -476,29 +503,24 @@ class FilePredictor:
     def _predict(
         self,
         part: Part,
+        bad: Collection[int],
         source: Source,
-        before: int,
         advance: Callable[[int], object],
         tested: "dict[int, NDArray[np.float64]]",
     ) -> "pa.Table":
-        """Return the rows of a part, of which `before` rows come before, with their predictions; add to `tested`."""
+        """Return the rows of a part with the predictions of all but the bad ones; add to `tested`."""
         import numpy as np
         import pyarrow as pa
 
         from alignattn.finetuning.decisions import SET
         from alignattn.finetuning.predictor import Batching, probabilities_of
         from alignattn.tasks.truncation import lengths_of, truncated_rows
-        from alignattn.utils.errors import list_bad_rows
 
         predictor, remarks, count = self.predictor, self.remarks, part.table.num_rows
-        problems = predictor.problems(part.inputs) | dict(part.problems)
-        if problems and not self.options.skip_bad_rows:
-            numbered = {before + row: text for row, text in problems.items()}
-            list_bad_rows(numbered, source.origin, before + count, skip=False, lines=source.lines)
-        good = np.array([row for row in range(count) if row not in problems], dtype=np.int64)
+        good = np.setdiff1d(np.arange(count), np.array(bad, dtype=np.int64))
         predictions = self._nothing
         if len(good):
-            split = predictor.encode(part.inputs.select(good) if problems else part.inputs)
+            split = predictor.encode(part.inputs.select(good) if bad else part.inputs)
             remarks.rows += len(good)
             if (cut := truncated_rows(predictor.task, split)) is not None:
                 remarks.max_length = cut.max_length
@@ -513,11 +535,11 @@ class FilePredictor:
                 # At most 4,096 rows of a file are compared with the calibration rows.
                 every = -(-source.num_rows // 4096)
                 tested |= dict(zip(inputs[::every].tolist(), probabilities_of(answers)[::every], strict=True))
-        if problems:
+        if bad:
             rows = np.full(count, -1)
             rows[good] = np.arange(len(good))
             predictions = predictions.take(pa.array(rows, mask=rows < 0))
-            advance(len(problems))
+            advance(len(bad))
         table = part.table
         for name in predictions.column_names:
             table = table.append_column(name, predictions[name])

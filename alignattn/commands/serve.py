@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from alignattn.finetuning.run_folder import check_run_folder, read_finished_run
+from alignattn.finetuning.run_folder import check_run_folder, read_finished_run, warn_plain
 from alignattn.utils.command import Command
 from alignattn.utils.errors import AlignAttnError, check_installed, one_line
 from alignattn.utils.files import parse_json, to_json
@@ -73,6 +73,7 @@ def serve(options: ServeOptions) -> None:
         raise AlignAttnError(
             f"cannot listen on --host {options.host} --port {options.port}: {error.strerror}"
         ) from error
+    warn_plain(run.folder, run.options)
     predictor = load_predictor(run)
     if options.coverage is not None or options.max_error is not None:
         predictor = predictor.with_decisions(coverage=options.coverage, max_error=options.max_error, sets=options.sets)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import chain
 from types import MappingProxyType
@@ -122,14 +124,25 @@ class TokenClassification(Task):
         return by_row(tag_problem(tokens, tags, self.labels) for tokens, tags in rows)
 
     def normalise_inputs(self, dataset: datasets.Dataset) -> datasets.Dataset:
-        """Return the rows with texts split into words at blanks: a CSV file holds no lists."""
+        """Return the rows with texts split into words at blanks: a CSV file holds no lists.
+
+        A list as JSON, which `alignattn predict` writes, is read; as Python prints it, it stays a text, a bad row.
+        """
         from alignattn.tasks.reading import dataset_of
+
+        def words_of(value: Any) -> Any:
+            if not isinstance(value, str):
+                return value
+            if not value.startswith(('["', "['")):
+                return value.split()
+            with suppress(ValueError):
+                return json.loads(value)
+            return value
 
         values = dataset[self.tokens_column][:]
         if not any(isinstance(value, str) for value in values):
             return dataset
-        words = [value.split() if isinstance(value, str) else value for value in values]
-        return dataset_of({self.tokens_column: words})
+        return dataset_of({self.tokens_column: list(map(words_of, values))})
 
     def input_problems(self, dataset: datasets.Dataset, *, may_be_empty: bool) -> dict[int, str]:
         """Return the rows without words, or with an empty one."""

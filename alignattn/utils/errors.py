@@ -171,22 +171,30 @@ def list_bad_rows(
     Raises:
         AlignAttnError: if a row is bad and `skip` is not set, or if every row is bad.
     """
-    bad = [
-        BadRow(index + 1, problem, lines[index] if len(lines) else None) for index, problem in sorted(problems.items())
-    ]
+    bad = bad_rows(problems, lines)
     if not bad:
         return []
     if not skip:
-        named = "; ".join(map(str, bad[:MAX_NAMED]))
-        more = f"; and {len(bad) - MAX_NAMED} more" if len(bad) > MAX_NAMED else ""
         advice = ", or leave bad rows out with --skip_bad_rows" if skip is not None else ""
         raise AlignAttnError(
-            f"{origin}, {named}{more} ({len(bad)} bad of {plural(num_rows, 'row')}); "
+            f"{origin}, {named_rows(bad)} ({len(bad)} bad of {plural(num_rows, 'row')}); "
             f"correct {'it' if len(bad) == 1 else 'them'}{advice}"
         )
     if len(bad) == num_rows:
         raise AlignAttnError(f"{origin} has no usable row; the first: {bad[0].problem}; correct it")
     return bad
+
+
+def bad_rows(problems: Mapping[int, str], lines: Sequence[int] = ()) -> list[BadRow]:
+    """Return the bad rows in order; arguments as for `list_bad_rows`."""
+    ordered = sorted(problems.items())
+    return [BadRow(index + 1, problem, lines[index] if len(lines) else None) for index, problem in ordered]
+
+
+def named_rows(bad: Sequence[BadRow]) -> str:
+    """Return the first bad rows in words, and how many more there are."""
+    more = f"; and {len(bad) - MAX_NAMED} more" if len(bad) > MAX_NAMED else ""
+    return "; ".join(map(str, bad[:MAX_NAMED])) + more
 
 
 def numbers_without(left_out: Iterable[int]) -> Iterator[int]:

@@ -56,6 +56,12 @@ def test_the_files_are_the_run_for_any_batch_and_length(train, tmp_path, capsys)
         np.testing.assert_allclose(found, expected, rtol=0, atol=1e-4)
 
 
+def test_scores_that_are_not_of_the_plain_model_are_named(train, capsys):
+    train("soft", "--max_steps", "1", "--validation_file", "rows.csv", "--mc_dropout_passes", "2")
+    assert main(["export", "--run", "run", "--output_dir", "out"]) == 0
+    assert "run: its results use MC dropout; here its plain model predicts" in capsys.readouterr().err
+
+
 def test_windows_and_adapters_score_as_in_the_run(tiny_checkpoint, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     file = write_rows(tmp_path / "rows.jsonl", make_rows(TASKS["squad"], 21))

@@ -383,6 +383,17 @@ def test_blanks_separate_the_words_of_a_csv_file(train, tmp_path):
     assert [(row["tokens"], len(row["prediction"])) for row in rows] == [("the cat sees", 3), ("a", 1)]
 
 
+def test_a_list_of_words_in_a_cell_is_read_as_json_and_refused_as_python_prints_it(train, tmp_path, capsys):
+    path = tmp_path / "new.csv"
+    words = ["predict", "--run", str(train("tags") / "run"), "--file", str(path), "--output_file"]
+    path.write_text('tokens\n"[""the"", ""cat""]"\n')
+    assert main([*words, str(tmp_path / "o.jsonl")]) == 0
+    assert [len(row["prediction"]) for row in read(tmp_path / "o.jsonl")] == [2]
+    path.write_text("tokens\n\"['the', 'cat']\"\n")
+    assert main([*words, str(tmp_path / "p.jsonl")]) == 2
+    assert "row 1: its tokens are \"['the', 'cat']\", not a list" in said(capsys)
+
+
 def test_a_temperature_scales_as_in_calibrate(own, new, tmp_path, capsys):
     words = (
         own / "run" / "predictions.parquet",
@@ -420,6 +431,9 @@ def test_bad_rows_are_named_or_keep_their_place_without_a_prediction(own, tmp_pa
     )
     assert list(tmp_path.iterdir()) == [path]
     assert predict("--run", own / "run", "--file", path, "--skip_bad_rows") == 0
+    assert "line 2, row 2: column 'said' is empty; line 4, row 4: column 'said' is empty: without a prediction" in (
+        capsys.readouterr().err
+    )
     found = read(tmp_path / "new-predicted.jsonl")
     expected = alignattn.load_run(own / "run").predict(["the cat", "a dog"])
     nothing = dict.fromkeys(expected[0])
@@ -428,6 +442,14 @@ def test_bad_rows_are_named_or_keep_their_place_without_a_prediction(own, tmp_pa
     only_bad = write_rows(tmp_path / "bad.jsonl", [{"said": " "}, {"said": ""}])
     assert predict("--run", own / "run", "--file", only_bad, "--skip_bad_rows") == 0
     assert [row["prediction"] for row in read(tmp_path / "bad-predicted.jsonl")] == [None, None]
+
+
+def test_a_bad_row_at_the_end_is_refused_before_a_row_is_predicted(own, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("alignattn.commands.predict.PART_ROWS", 2)
+    path = write_rows(tmp_path / "new.jsonl", [{"said": text} for text in ["the cat", "a dog", "a cat", " "]])
+    monkeypatch.setattr("alignattn.finetuning.predictor.Predictor.answers", None)
+    assert predict("--run", own / "run", "--file", path) == 2
+    assert "row 4: column 'said' is empty (1 bad of 4 rows)" in said(capsys)
 
 
 def test_texts_that_are_not_valid_unicode_are_bad_rows(own, tmp_path, capsys):
