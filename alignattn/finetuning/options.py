@@ -606,7 +606,7 @@ class ModelOptions(Options):
     attention: str | None = option(
         None,
         f"{', '.join(PRESETS)}, or slots such as aa-ct+sparsemax (default: {PLAIN_ATTENTION}; no alignment "
-        "is worth its time).",
+        "is shown to pay off).",
         group=ATTENTION_GROUP,
     )
     score: str | None = option(None, f"{', '.join(SCORES)}.", group=ATTENTION_GROUP)
@@ -862,9 +862,12 @@ class RunOptions(Options):
     def implied(cls, values: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return the defaults that follow from the given values: of the model, a folder, and what is evaluated."""
         get = values.get
-        implied = dict(capabilities_of(str(get("model"))).training_defaults)
+        capabilities = capabilities_of(str(get("model")))
+        implied = dict(capabilities.training_defaults)
+        # A run records its attention and its drawn rows, because a later version may have other defaults.
+        if capabilities.has_attention:
+            implied["attention"] = PLAIN_ATTENTION
         if get("model") is not None and (drawn := drawn_by_default(values)) != ALL_ROWS:
-            # A run says it, because a later version may draw another number.
             implied["alignment_rows"] = drawn
         if get("max_train_samples") is not None or get("max_eval_samples") is not None:
             implied["take"] = DRAWN
@@ -884,11 +887,16 @@ class RunOptions(Options):
         asks_for_the_best = saved == AT_THE_BEST or get("metric_for_best_model") is not None
         if (get("save_total_limit") or 1) > 1 or get("save_only_model") or (asks_for_the_best and not loads):
             implied["keep_checkpoints"] = True
+        if get("warmup_steps") and implied.get("lr_scheduler_type") == "constant":
+            implied["lr_scheduler_type"] = "constant_with_warmup"
         if folder is None or get("validation_file") or get("validation_share"):
-            implied["eval_strategy"] = "epoch"
+            implied["eval_strategy"] = AT_STEPS if get("eval_steps") else "epoch"
+        if get("save_steps"):
+            implied["save_strategy"] = AT_STEPS
         if stops or loads:
             # Early stopping and loading the best model evaluate and save together, after each epoch if nothing is said.
-            evaluation = get("eval_strategy") or (saved if saved not in (None, NEVER, AT_THE_BEST) else "epoch")
+            when = AT_STEPS if get("eval_steps") or get("save_steps") else "epoch"
+            evaluation = get("eval_strategy") or (saved if saved not in (None, NEVER, AT_THE_BEST) else when)
             implied |= {LOADING: loads, "eval_strategy": evaluation}
             if loads and evaluation != NEVER:
                 implied["save_strategy"] = evaluation

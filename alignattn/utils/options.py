@@ -415,12 +415,14 @@ def resolve(options: type[S], values: Mapping[str, Any]) -> S:
     """
     known = options_of(options)
     own = checked_values(options, {name: value for name, value in values.items() if name in known})
-    given = {**options.implied(own), **own}
+    implied = options.implied(own)
+    given = {**implied, **own}
     missing = [entry.usage for entry in known.values() if entry.default is REQUIRED and entry.name not in given]
     if missing:
         raise AlignAttnError(f"give {' and '.join(missing)} (see --help)")
     resolved = _build(options, given, {})
-    check_together(known, values_of(resolved))
+    not_given = {name: known[name].default for name in known.keys() & implied.keys() - own.keys()}
+    check_together(known, values_of(resolved) | not_given)
     others = checked_values(options, {name: value for name, value in values.items() if name not in known})
     resolved = _build(options, given, others) if others else resolved
     if any(own.name == GIVEN for own in dataclasses.fields(options)):

@@ -173,6 +173,26 @@ def test_a_value_starts_at_the_pretrained_function_only_in_a_pretrained_model(mo
         assert attention.value_options == ({} if model == "any" else {"init": "paper"})
 
 
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("--eval_steps 5", {"eval_strategy": "steps", "save_strategy": "epoch"}),
+        ("--save_steps 5", {"eval_strategy": "epoch", "save_strategy": "steps"}),
+        ("--save_steps 5 --save_strategy no", {"save_strategy": "no"}),
+        ("--early_stopping_patience 3 --eval_steps 5", {"eval_strategy": "steps", "save_steps": 5}),
+        ("--load_best_model_at_end --save_steps 5", {"save_strategy": "steps", "eval_strategy": "steps"}),
+        ("--early_stopping_patience 3 --eval_steps 5 --eval_strategy epoch", {"save_strategy": "epoch"}),
+        ("--model transformer --warmup_steps 0.1", {"lr_scheduler_type": "constant_with_warmup"}),
+        ("--model transformer", {"lr_scheduler_type": "constant"}),
+        ("--warmup_steps 0.1", {"lr_scheduler_type": "linear"}),
+    ],
+)  # fmt: skip
+def test_an_option_acts_without_another_that_it_needs(words: str, expected: dict[str, Any]):
+    """transformers ignores steps if its strategy is epochs, and a warm-up if its schedule is constant."""
+    training = get_command("finetune").parse([*GIVEN, *words.split()]).training
+    assert {name: getattr(training, name) for name in expected} == expected
+
+
 class TestSameRun:
     def options(self, *words: str) -> Any:
         return get_command("finetune").parse([*GIVEN, *words])
@@ -211,6 +231,20 @@ class TestSameRun:
         of_other_defaults = yaml.safe_load(options.to_yaml()) | {"warmup_steps": 0.25}
         (tmp_path / "config.yaml").write_text(yaml.safe_dump(of_other_defaults), encoding="utf-8")
         assert read_run_options(tmp_path).training.warmup_steps == 0.25
+
+    def test_a_run_says_its_attention_which_a_later_version_may_not_choose(self, tmp_path: Path):
+        path, options = tmp_path / "config.yaml", self.options("--output_dir", str(tmp_path))
+        path.write_text(options.to_yaml(), encoding="utf-8")
+        assert yaml.safe_load(path.read_text())["attention"] == "soft"
+        assert read_run_options(tmp_path).attention == options.attention
+        # It was not given, so what needs an alignment is refused as without the file.
+        with pytest.raises(AlignAttnError, match="--alignment_weight needs --attention or --alignment"):
+            self.options("--config", str(path), "--alignment_weight", "0.1")
+        assert self.options("--config", str(path), "--alignment", "ct").attention.alignment == "ct"
+        edited = yaml.safe_load(path.read_text()) | {"attention": "aa-means"}
+        path.write_text(yaml.safe_dump(edited), encoding="utf-8")
+        assert self.options("--config", str(path)).attention.name == "aa-means"
+        assert "attention" not in yaml.safe_load(self.options("--model", "lstm").to_yaml())
 
     def test_a_run_says_how_many_rows_it_draws_and_one_that_does_not_used_all(self, tmp_path: Path):
         aligned = ("--attention", "aa-ct", "--output_dir", str(tmp_path))
