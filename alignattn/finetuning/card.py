@@ -147,6 +147,7 @@ def model_card(result: RunResult, options: RunOptions) -> str:
         capabilities=capabilities,
         own=MODELS.get(options.model.model),
         attention=attention,
+        has_crf=options.model.crf,
         description=_description(result, options, data_name, attention, base_on_hub).items(),
         result=result,
         metrics=metrics,
@@ -188,6 +189,8 @@ def _description(
         rows["LoRA"] = (
             f"rank {options.model.lora_r}, α {options.model.lora_scale:g}, in {where}; merged into the weights"
         )
+    if options.model.crf:
+        rows["tagger"] = "a CRF over the encoder's scores, which plain transformers does not load"
     if not capabilities.has_attention:
         return rows
 

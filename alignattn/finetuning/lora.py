@@ -11,6 +11,7 @@ from alignattn.finetuning.options import ModelOptions
 from alignattn.models.packaged import PACKAGED
 from alignattn.patching import CHILD_NAME, alignment_parameters, function_parameters
 from alignattn.patching.checkpoints import CLASSIFIER, merge_adapters
+from alignattn.patching.slots import is_patched
 from alignattn.utils.errors import AlignAttnError, did_you_mean, install_extra, listing, one_line
 
 ADAPTER_FOLDER = "adapter"
@@ -89,6 +90,10 @@ def keep_merged(trainer: Any, options: ModelOptions, folder: Path) -> None:
             (config,) = adapted.peft_config.values()
             config.base_model_name_or_path = PACKAGED[options.model].hub_id
         adapted.save_pretrained(folder / ADAPTER_FOLDER, save_embedding_layers=False)
+        base = adapted.get_base_model()
+        if not is_patched(base):
+            # It names the labels, for which the head is built; of a patched model, the adapter describes them.
+            base.config.save_pretrained(folder / ADAPTER_FOLDER)
         # peft's card contains local paths; the run has its own card.
         (folder / ADAPTER_FOLDER / "README.md").unlink(missing_ok=True)
     kept = next(weights.dtype for weights in adapted.parameters() if not weights.requires_grad)

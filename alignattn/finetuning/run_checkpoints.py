@@ -26,7 +26,7 @@ from alignattn.tasks import Task
 from alignattn.tasks.metrics import metric_of
 from alignattn.tasks.names import TEST
 from alignattn.training.callbacks import EarlyStopping, JointBest, LossMeter
-from alignattn.training.checkpoints import damaged_file, last_whole_checkpoint, read_state, step_of
+from alignattn.training.checkpoints import damaged_file, has_state, last_whole_checkpoint, read_state, step_of
 from alignattn.utils.errors import AlignAttnError
 from alignattn.utils.files import parse_json, read_json
 
@@ -86,6 +86,11 @@ def check_checkpoint(folder: Path, model: Any = None) -> None:
     torn = damaged_file(folder)
     if torn is not None:
         raise AlignAttnError(f"{torn} is damaged: give another checkpoint to --resume_from_checkpoint")
+    if not has_state(folder):
+        raise AlignAttnError(
+            f"{folder} has no state of the optimizer (--save_only_model leaves it out), so training cannot resume from "
+            "it: give another checkpoint to --resume_from_checkpoint, or start from its weights with --model"
+        )
     if model is None:
         return
     if is_of_adapter != hasattr(model, "peft_config"):

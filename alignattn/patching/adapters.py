@@ -30,6 +30,7 @@ from alignattn.patching.checkpoint_files import (
     adapter_contents,
     adapter_fields,
     function_parameters_in,
+    labels_of,
     written_description,
 )
 from alignattn.patching.process_changes import ProcessChange, replace_attributes
@@ -135,10 +136,7 @@ class CarriedPatch(Patch, _Carried):
         description = {
             "attention": self.config.to_dict(),
             "task_type": self.adapters[adapter_name].task_type,
-            # Building the head requires these fields of the model's config, which an adapter's files lack.
-            "labels": {
-                name: fields[name] for name in ("id2label", "label2id", "problem_type") if fields.get(name) is not None
-            },
+            "labels": labels_of(fields),
         }
         name = DESCRIPTION.rpartition(".")[2]
         return super().adapter_state_dict(adapter_name, state_dict) | {name: written_description(description)}

@@ -138,6 +138,11 @@ def _names_in_model(names: Collection[str]) -> dict[str, str]:
     return {name.removeprefix(prefix): name for name in names}
 
 
+def labels_of(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of a model's config that building its head requires, which an adapter's files lack."""
+    return {name: fields[name] for name in ("id2label", "label2id", "problem_type") if fields.get(name) is not None}
+
+
 def function_parameters_in(path: str, hub: Mapping[str, Any]) -> dict[str, Tensor]:
     """Return the parameters of slots that change the function in an adapter's file, by their names in the model."""
     with safe_open(find_file(path, ADAPTER_SAFE_WEIGHTS_NAME, hub), "pt") as weights:

@@ -45,6 +45,7 @@ from alignattn.patching.checkpoint_files import (
     check_fills,
     find_file,
     is_of_slots,
+    labels_of,
 )
 from alignattn.patching.families import FAMILIES
 from alignattn.patching.patch import patch
@@ -135,8 +136,9 @@ def load_checkpoint(
         adapter = adapter_fields(source, hub)
         if adapter is not None:
             weights, description = adapter_contents(source, hub)
-            # The head is built for the adapter's labels.
-            labels = description.get("labels", {}) if "config" not in kwargs and "num_labels" not in kwargs else {}
+            # The head is built for the adapter's labels, which only a patch describes; a run keeps its model's config.
+            described = description or {"labels": labels_of(_config_beside(source, hub))}
+            labels = described.get("labels", {}) if "config" not in kwargs and "num_labels" not in kwargs else {}
             if "id2label" in labels:
                 labels["id2label"] = {int(number): label for number, label in labels["id2label"].items()}
             is_trainable = kwargs.pop("is_trainable", False)
@@ -307,6 +309,13 @@ def load_config(name: str, **kwargs: Any) -> PreTrainedConfig:
     else:
         config = AutoConfig.from_pretrained(source, **kwargs)
     return config
+
+
+def _config_beside(source: str, hub: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of the model's config in the folder of an adapter; none if it has no such file."""
+    file = find_file(source, CONFIG_NAME, hub)
+    fields: dict[str, Any] = {} if file is None else parse_json(file.read_bytes())
+    return fields
 
 
 def read_config_fields(name: str, **hub: Any) -> dict[str, Any]:

@@ -144,8 +144,12 @@ def _is_complete(checkpoint: Path) -> bool:
         read_state(checkpoint)
     except AlignAttnError:
         return False
-    is_there = any(all(any(checkpoint.glob(pattern)) for pattern in files) for files in _RESUMED_FROM)
-    return is_there and damaged_file(checkpoint) is None
+    return has_state(checkpoint) and damaged_file(checkpoint) is None
+
+
+def has_state(checkpoint: Path) -> bool:
+    """Return whether a checkpoint has, beside its weights, the state of the optimizer and of its schedule."""
+    return any(all(any(checkpoint.glob(pattern)) for pattern in files) for files in _RESUMED_FROM)
 
 
 @contextmanager

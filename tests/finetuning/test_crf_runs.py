@@ -67,6 +67,11 @@ def test_a_run_from_one_with_a_crf_has_a_crf_only_if_asked(
         folder = tmp_path / f"second-{is_asked}"
         finetune([*words, "--model", str(tmp_path / "first"), *["--crf"] * is_asked], folder)
         assert ("crf_tags" in json.loads((folder / "config.json").read_text())) == is_asked
+        # Plain transformers would load it without its CRF.
+        card = (folder / "README.md").read_text()
+        assert ("which plain transformers does not load" in card) == is_asked
+        assert ("alignattn.from_pretrained" in card) == is_asked
+        assert ("AutoModelForTokenClassification.from_pretrained(path)" in card) != is_asked
         assert ("crf.chain.transitions" in load_file(folder / "model.safetensors")) == is_asked
         assert alignattn.load_run(folder).predict([{"tokens": ["the", "cat"]}])
 

@@ -120,6 +120,13 @@ def test_a_checkpoint_with_a_changed_state_is_named(damage, here, capsys):
     assert_one_line(finetune(name="unfinished"), str(file), capsys)
 
 
+def test_a_checkpoint_without_the_state_of_the_optimizer_is_refused(here, capsys):
+    """The schedule would begin again at its peak."""
+    Path(CHECKPOINT, "optimizer.pt").unlink()
+    resume = ("--resume_from_checkpoint", CHECKPOINT, "--output_dir", "out")
+    assert_one_line(finetune(*resume, name="unfinished"), f"{CHECKPOINT} has no state of the optimizer", capsys)
+
+
 def test_a_damaged_file_of_a_given_checkpoint_is_named(here, capsys):
     file = Path(CHECKPOINT, "optimizer.pt")
     file.write_bytes(file.read_bytes()[:-100])

@@ -71,6 +71,19 @@ def test_a_run_trains_adapters_and_keeps_them_merged(attention, options, rows_fi
     assert str(Path(options["--model"]).parent) not in texts[0].read_text()
 
 
+@pytest.mark.parametrize("labels", [("no", "yes"), ("no", "yes", "perhaps")])
+def test_the_adapter_of_a_plain_run_loads_with_its_labels(labels, options, tmp_path):  # noqa: F811
+    rows = tmp_path / "labelled.csv"
+    rows.write_text("a,b,same\n" + "".join(f"the cat,a dog,{labels[row % len(labels)]}\n" for row in range(18)))
+    files = {"train_file": str(rows), "validation_file": str(rows)}
+    assert run(options, lora_r="2", **files) == 0
+    folder = Path(options["--output_dir"])
+    written = torch.tensor(pq.read_table(folder / "predictions.parquet")["probabilities"].to_pylist())
+    model = alignattn.from_pretrained(folder / "adapter", AutoModelForSequenceClassification)
+    assert sorted(model.config.id2label.values()) == sorted(labels)
+    torch.testing.assert_close(probabilities(model, folder, rows).double(), written.double(), atol=1e-5, rtol=0)
+
+
 def test_targets_and_scale_are_options(options):  # noqa: F811
     assert run(options, attention="aa-ot", lora_r="2", lora_alpha="3", lora_target_modules=["query", "key"]) == 0
     folder = Path(options["--output_dir"])
