@@ -66,6 +66,15 @@ def input_numbers(dataset: "datasets.Dataset", task: Task) -> NDArray[np.uint64]
     return np.fromiter((int.from_bytes(digest) for digest in digests), np.uint64, len(dataset))
 
 
+def trained_rows(train: "datasets.Dataset", evaluation: "Mapping[str, datasets.Dataset]", task: Task) -> dict[str, int]:
+    """Return for each split the number of its rows with the inputs of a training row, without splits that have none."""
+    trained = set(row_digests(train, task))
+    counts = {
+        split: sum(digest in trained for digest in row_digests(dataset, task)) for split, dataset in evaluation.items()
+    }
+    return {split: count for split, count in counts.items() if count}
+
+
 def row_digests(dataset: "datasets.Dataset", task: Task) -> Iterator[bytes]:
     """Yield a digest of a task's inputs of each row, of the same size for a picture as for a word.
 

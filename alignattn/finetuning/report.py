@@ -78,6 +78,7 @@ def write_run_report(
         "trained on": f"{result.train_rows:,} rows",
         "evaluated on": ", ".join(f"{rows:,} rows of {split}" for split, rows in result.evaluation_rows.items()),
         "truncated": "; ".join(f"{split}: {rows}" for split, rows in result.truncated_rows.items()),
+        "also trained on": ", ".join(f"{rows:,} rows of {split}" for split, rows in result.trained_rows.items()),
         "class weights": ", ".join(f"{name} {weight:.3g}" for name, weight in result.class_weights.items()),
         "hardware": result.device,
     }

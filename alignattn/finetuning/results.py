@@ -124,6 +124,7 @@ class RunResult:
         best: the step of the model, if the best was loaded at the end.
         stopped_at: the step after which early stopping ended the training, if it did.
         truncated_rows: the rows that reach --max_length, by split.
+        trained_rows: evaluation rows with the inputs of a training row, by split; counted for files of texts.
         classes: precision, recall and F1 (fractions) and number of labels of each class, by split and name.
         class_weights: the factor of each class in the task's loss; empty where all are 1.
         slices: `rows` and metrics of each value of `--slice_by`, by split.
@@ -156,6 +157,7 @@ class RunResult:
     best: BestModel | None
     stopped_at: int | None
     truncated_rows: dict[str, TruncatedRows] = field(default_factory=dict)
+    trained_rows: dict[str, int] = field(default_factory=dict)
     classes: dict[str, dict[str, dict[str, float]]] = field(default_factory=dict)
     class_weights: dict[str, float] = field(default_factory=dict)
     slices: dict[str, dict[str, dict[str, float]]] = field(default_factory=dict)

@@ -19,6 +19,7 @@ from alignattn.finetuning.examples import (
     measured_slices,
     slice_examples,
     slices_of,
+    trained_rows,
     write_predictions,
 )
 from alignattn.finetuning.hub import open_repository, push_run
@@ -57,7 +58,7 @@ from alignattn.tasks.truncation import TruncatedRows, truncated_rows, windows_hi
 from alignattn.training.callbacks import EarlyStopping
 from alignattn.training.checkpoints import remove_checkpoints, remove_torn_weights
 from alignattn.utils.console import announce
-from alignattn.utils.errors import AlignAttnError, listing, one_line
+from alignattn.utils.errors import AlignAttnError, listing, one_line, plural
 from alignattn.utils.files import read_yaml, umask, write_json, write_text
 from alignattn.utils.parquet import INPUT_COLUMN
 from alignattn.utils.paths import folder_lock, publishable
@@ -122,8 +123,11 @@ def finetune_one(options: RunOptions) -> RunResult:
         trainer = _create_trainer(built, task, data, args, options)
         splits = {TRAIN: data.train, **data.evaluation}
         truncated = {split: cut for split in splits if (cut := truncated_rows(task, splits[split])) is not None}
+        # Pictures would be read twice, and a known data set is as its authors split it.
+        is_of_texts = options.data.train_file is not None and task.reads_only_texts
+        repeated = trained_rows(rows.train, rows.evaluation, task) if is_of_texts else {}
         if trainer.is_world_process_zero():
-            _print_remarks(trainer, options, data, built, truncated)
+            _print_remarks(trainer, options, data, built, truncated, repeated)
         # Of the model in training: afterwards, adapters are merged.
         groups: dict[str, Any] = {
             "total": built.model.parameters(),
@@ -134,6 +138,7 @@ def finetune_one(options: RunOptions) -> RunResult:
         of_training = {
             "start": start,
             "truncated_rows": truncated,
+            "trained_rows": repeated,
             "precision": computed_types(trainer),
             "parameters": {name: sum(weights.numel() for weights in group) for name, group in groups.items()},
             **_train(trainer, options, data),
@@ -186,6 +191,7 @@ def _print_remarks(
     data: EncodedData,
     built: BuiltModel,
     truncated: Mapping[str, TruncatedRows],
+    repeated: Mapping[str, int],
 ) -> None:
     """Print remarks on the rows, the attention and the model before training begins."""
     task, capabilities = trainer.task, capabilities_of(options.model.model)
@@ -227,6 +233,13 @@ def _print_remarks(
             named = listing([f"{name} ({count})" for count, name in rare])
             print(f"under {fewest / total:.1%} of the {total} training {label} {named}{advice}", file=sys.stderr)
 
+    for split, count in repeated.items():
+        total = len(data.evaluation[split].rows)
+        print(
+            f"{split}: {count} of {plural(total, 'row')} have the inputs of a training row: scores on them say little "
+            "about new rows",
+            file=sys.stderr,
+        )
     for split, cut in truncated.items():
         print(f"{split}: {cut}{windows_hint(task, [data.train])}")
 

@@ -49,8 +49,12 @@ def test_a_run_reports_what_is_unusual_in_its_rows(
     folder = tmp_path / "run"
     words = ["--attention", "aa-ct", "--validation_share", "0.5", "--learning_rate", "0", "--use_cpu"]
     assert main(words_of(tiny_checkpoint, rows, folder, *words)) == 0
-    out = capsys.readouterr().out
+    out, err = capsys.readouterr()
     result = json.loads((folder / "results.json").read_text())
+    # The file has two texts.
+    repeated = "of the rows of validation have the inputs of a training row: scores on them say little about new rows"
+    assert result["trained_rows"] == {"validation": 20}
+    assert "validation: 20 of 20 rows have the inputs of a training row" in err
     assert (result["task"], result["labels"]) == ("reviews", ["4", "5"])
     assert "reviews, 2 labels: 0 = 4, 1 = 5" in out
     assert "\nattention aa-ct, λ 0.01\n" in out
@@ -72,6 +76,7 @@ def test_a_run_reports_what_is_unusual_in_its_rows(
     # In the order in which to try them.
     assert re.search("--learning_rate.*steps.*--num_train_epochs.*labels", told)
     assert "of the rows reach " in card
+    assert f"- 20 {repeated}" in card
     assert ("learned nothing" in card) == (predicted.nunique() == 1)
 
 
