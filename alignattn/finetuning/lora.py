@@ -8,8 +8,9 @@ from transformers import PreTrainedModel
 from transformers.utils.import_utils import is_peft_available
 
 from alignattn.finetuning.options import ModelOptions
-from alignattn.models.packaged import PACKAGED
+from alignattn.models.packaged import PACKAGED, model_source
 from alignattn.patching import CHILD_NAME, alignment_parameters, function_parameters
+from alignattn.patching.checkpoint_files import stored_weights
 from alignattn.patching.checkpoints import CLASSIFIER, merge_adapters
 from alignattn.patching.slots import is_patched
 from alignattn.utils.errors import AlignAttnError, did_you_mean, install_extra, listing, one_line
@@ -49,6 +50,12 @@ def adapt(model: PreTrainedModel, options: ModelOptions) -> Any:
         and (model.base_model is not model or f"{name}." == CLASSIFIER)
         and any(True for _ in child.parameters())
     ]
+    pooler = getattr(model.base_model, "pooler", None)
+    if model.base_model is not model and isinstance(pooler, nn.Module) and any(True for _ in pooler.parameters()):
+        stored = stored_weights(model_source(options.model), options.hub)
+        if stored and not any("pooler." in name for name in stored):
+            # New weights, as of masked language models, are a part of the head: nothing else would hold them.
+            heads.append(f"{model.base_model_prefix}.pooler")
     config = LoraConfig(
         r=options.lora_r,  # type: ignore[arg-type]  # a run without adapters does not come here
         lora_alpha=options.lora_scale,  # type: ignore[arg-type]  # a factor, however peft declares it

@@ -74,13 +74,19 @@ def check_fills(name: str, source: str, auto_class: Any, config: PreTrainedConfi
 
 def stored_types(source: str, hub: Mapping[str, Any]) -> list[str]:
     """Return the types of the floating-point weights of a checkpoint by torch's names, the most frequent first."""
-    counts: Counter[str] = Counter()
+    counts = Counter(stored_weights(source, hub).values())
+    floats = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
+    return [floats[name] for name, _ in counts.most_common() if name in floats]
+
+
+def stored_weights(source: str, hub: Mapping[str, Any]) -> dict[str, str]:
+    """Return the type of each weight of a checkpoint, as safetensors name it, by its name; none of other files."""
+    types: dict[str, str] = {}
     for file in weight_files(source, hub):
         if file.suffix == SAFETENSORS:
             with safe_open(file, "pt") as weights:
-                counts.update(weights.get_slice(name).get_dtype() for name in weights.keys())  # noqa: SIM118
-    floats = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
-    return [floats[name] for name, _ in counts.most_common() if name in floats]
+                types |= {name: weights.get_slice(name).get_dtype() for name in weights.keys()}  # noqa: SIM118
+    return types
 
 
 def bare_model(auto_class: Any, config: PreTrainedConfig) -> Any:

@@ -9,7 +9,7 @@ import pytest
 import torch
 import transformers
 from test_finetune import assert_goes_on_after, one_line, options, read, rows_file, run, weights  # noqa: F401 - two are fixtures
-from transformers import AutoModelForSequenceClassification, AutoTokenizer
+from transformers import AutoModelForSequenceClassification, AutoTokenizer, BertForMaskedLM
 
 import alignattn
 from alignattn.cli import main
@@ -82,6 +82,19 @@ def test_the_adapter_of_a_plain_run_loads_with_its_labels(labels, options, tmp_p
     model = alignattn.from_pretrained(folder / "adapter", AutoModelForSequenceClassification)
     assert sorted(model.config.id2label.values()) == sorted(labels)
     torch.testing.assert_close(probabilities(model, folder, rows).double(), written.double(), atol=1e-5, rtol=0)
+
+
+def test_the_adapter_holds_the_pooler_that_its_checkpoint_lacks(options, rows_file, tmp_path):  # noqa: F811
+    """A masked language model has none: it is drawn with the head, and its base model draws another."""
+    BertForMaskedLM.from_pretrained(options["--model"]).save_pretrained(tmp_path / "masked")
+    AutoTokenizer.from_pretrained(options["--model"]).save_pretrained(tmp_path / "masked")
+    assert run(options, model=str(tmp_path / "masked"), lora_r="2") == 0
+    folder = Path(options["--output_dir"])
+    found = [
+        probabilities(alignattn.from_pretrained(path, AutoModelForSequenceClassification), folder, rows_file)
+        for path in (folder, folder / "adapter")
+    ]
+    torch.testing.assert_close(*found, atol=1e-5, rtol=0)
 
 
 def test_targets_and_scale_are_options(options):  # noqa: F811
