@@ -606,7 +606,7 @@ class ModelOptions(Options):
     attention: str | None = option(
         None,
         f"{', '.join(PRESETS)}, or slots such as aa-ct+sparsemax (default: {PLAIN_ATTENTION}; no alignment "
-        "is shown to pay off).",
+        "is shown to help).",
         group=ATTENTION_GROUP,
     )
     score: str | None = option(None, f"{', '.join(SCORES)}.", group=ATTENTION_GROUP)

@@ -228,12 +228,16 @@ FILES = {
     ),
     "in JSON": Case("t.jsonl", b'{"text": "\xe4"}', refusal="row 1: column 'text' holds the byte 0xe4.*--encoding"),
     "in the header": Case(
-        "t.csv", "tëxt,y\na,b\n".encode("latin-1"), refusal="whose name is not valid text: give its --encoding"
+        "t.csv",
+        "tëxt,y\na,b\n".encode("latin-1"),
+        refusal="whose name is not valid text: save it as UTF-8, or give its --encoding",
     ),
     "UTF-16 not given": Case("t.csv", CSV.encode("utf-16"), refusal="give --encoding utf-16"),
     "UTF-16-LE not given": Case("t.csv", CSV.encode("utf-16-le"), refusal="give --encoding utf-16-le"),
     "UTF-16-BE not given": Case("t.csv", CSV.encode("utf-16-be"), refusal="utf-16-be"),
-    "UTF-16 wrongly given": Case("t.csv", CITIES[:-2], refusal="as CSV: .*; give its --encoding", encoding="utf-16"),
+    "UTF-16 wrongly given": Case(
+        "t.csv", CITIES[:-2], refusal="as CSV: .*; save it as UTF-8, or give its --encoding", encoding="utf-16"
+    ),
     "gzip without its ending": Case("t.csv", gzip.compress(CSV.encode()), refusal=r"its name must end in \.gz"),
     "spreadsheet as CSV": Case("t.csv", b"PK\x03\x04" + bytes(range(256)), refusal="ZIP archive or a spreadsheet"),
     "no gzip": Case("t.csv.gz", b"no gzip", refusal="cannot read .* as CSV"),
