@@ -440,7 +440,7 @@ def test_the_other_claims_find_what_they_say(name, seeds, family):
     # The exploratory comparisons can be tested over seeds, too.
     assert can_test_over_seeds(seeds, len(compared) - family)
     of_one = Interval(*stats.t.interval(0.95, seeds - 1, scale=seeds**-0.5))
-    assert "Planned to find 1.3 standard deviations" in page_of(STUDY / f"{name}.md")
+    assert "The plan detects 1.3 standard deviations" in page_of(STUDY / f"{name}.md")
     assert detectable_by_sign_flips(of_one, seeds, 0.05 / family) == pytest.approx(1.3, abs=0.05)
 
 
