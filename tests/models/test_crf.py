@@ -1,5 +1,6 @@
 """Tags by a conditional random field: its sums against those over all sequences, and the models that have one."""
 
+import copy
 import itertools
 
 import datasets
@@ -111,6 +112,22 @@ def test_predicted_tags_follow_bio_and_half_precision_is_summed_in_float32():
     assert all(is_legal(path) for path in output.tags.tolist())
     assert output.logits.dtype == torch.float32
     assert output.logits.isfinite().all()
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_scores_in_half_precision_are_summed_in_float32_too(dtype):
+    """The sum of the tags' own scores was rounded at each of a hundred words."""
+    crf, words = crf_of(BIO).to(dtype), torch.ones(4, 100, dtype=torch.bool)
+    labels = torch.full((4, 100), LABELS.index("O"))
+    emissions = torch.randn(4, 100, len(LABELS), dtype=torch.float32).to(dtype)
+    emissions[..., LABELS.index("O")] += 9.3
+    expected = copy.deepcopy(crf).float()(emissions.float(), words, labels)
+    found = crf(emissions, words, labels)
+    torch.testing.assert_close(found.loss, expected.loss)
+    torch.testing.assert_close(found.logits, expected.logits)
+    assert torch.equal(found.tags, expected.tags)
+    found.loss.backward()
+    assert all(scores.grad is not None and scores.grad.dtype == dtype for scores in crf.parameters())
 
 
 @pytest.mark.parametrize(

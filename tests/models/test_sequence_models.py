@@ -232,9 +232,15 @@ def test_a_budget_bounds_each_step_by_what_those_before_it_left(fertility):
     assert (bounds[:-1] > -1e-9).all()
 
 
-def test_the_mean_gradient_of_reinforce_is_that_of_the_expectation():
-    """Sum over all draws of two steps from three places, weighted by their probabilities, with any baseline."""
+@pytest.mark.parametrize("kind", [None, "predictive"])
+def test_the_mean_gradient_of_reinforce_is_that_of_the_expectation(kind):
+    """Sum over all draws of two steps from three places, weighted by their probabilities, with any baseline.
+
+    The weights of a predictive window sum to less than 1.
+    """
     model, _ = small_model("seq2seq-lstm", hard_attention=True, entropy_weight=0.0)
+    if kind is not None:
+        alignattn.patch(model, "soft", normalizer="local", normalizer_options={"kind": kind})
     ids, labels = torch.tensor([[5, 6, 3]]), torch.tensor([[4, 3]])
     parameters = list(model.parameters())
     expected = exact = 0.0

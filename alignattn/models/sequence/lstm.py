@@ -205,7 +205,8 @@ class LstmGenerator(SequenceModel):
                 "hard_attention needs a word to attend to at each step, and the window of normalizer "
                 f"{slots.config.normalizer!r} may hold none: set kind={PREDICTIVE!r}, or choose another normalizer"
             )
-        place_weights = weights[:, 0, 0]
+        # Places are drawn by shares; the rows of a predictive window sum to less than 1.
+        place_weights = weights[:, 0, 0] / weights[:, 0, 0].sum(dim=-1, keepdim=True)
         if state.choices is None:
             place = choose_place(place_weights.detach(), samples=self.training)
         else:

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 from transformers import MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING, PreTrainedConfig
 from transformers import initialization as init
 from transformers.utils.generic import ModelOutput, can_return_tuple
@@ -97,15 +98,18 @@ class LinearChainCrf(nn.Module):
         order, mask = to_the_front(labels != IGNORED)
         gathered, tags = _at(emissions, order), labels.gather(1, order).masked_fill(~mask, 0)
         has_words = mask.any(dim=1)
-        # pytorch-crf rejects a text without words.
-        likelihoods = self.chain(gathered, tags, _with_a_word(mask), reduction="none")
+        # pytorch-crf adds in place to its own scores, so the sums have their type.
+        scores = {name: own.to(gathered.dtype) for name, own in self.chain.named_parameters()}
+        # It rejects a text without words.
+        inputs = (gathered, tags, _with_a_word(mask))
+        likelihoods = functional_call(self.chain, scores, inputs, {"reduction": "none"})
         return -(likelihoods * has_words).sum() / mask.sum().clamp(min=1)
 
     def decode(self, emissions: Tensor, words: Tensor) -> tuple[Tensor, Tensor]:
         """Return `logits` and `tags` of `TagOutput`; arguments as for `forward`."""
         order, mask = to_the_front(words)
         gathered, is_read = _at(emissions, order), _with_a_word(mask)
-        chain = deepcopy(self.chain)
+        chain = deepcopy(self.chain).to(emissions.dtype)
         forbidden = torch.tensor(self._forbidden, device=emissions.device)
         chain.start_transitions.data.masked_fill_(forbidden[0], FORBIDDEN)
         chain.transitions.data.masked_fill_(forbidden[1:], FORBIDDEN)
