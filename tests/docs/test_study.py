@@ -361,7 +361,7 @@ def test_the_kept_runs_of_the_study_cheap_pass_its_look():
         for row in table["rows"]
         if not row["label"].endswith("5 epochs")
     }
-    assert len(kept) == 60
+    assert len(kept) == 89
     for against in ("soft", "soft, equal time"):
         assert (accuracy["aa-means"] - accuracy[against]).mean() > 0
     assert "it goes on after its look: of seeds 51 to 70, both mean differences are above 0" in page_of(
