@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from alignattn.evaluation.calibration.predictions import Predictions
     from alignattn.evaluation.calibration.scaling import Temperature
     from alignattn.reports.charts import ScaledPredictions
+    from alignattn.tasks.rows import Rows
     from alignattn.utils.errors import BadRow
 
 CALIBRATION_FILE = "calibration.json"
@@ -442,8 +443,7 @@ class LabelledSplit:
         path: the rows' file, or the run's folder.
         name: name of the split.
         dataset: the usable, labelled rows.
-        trained: the rows that the run was trained on; None if they cannot be read.
-        evaluated: the rows of each split that it was evaluated on; none if they cannot be read.
+        of_run: the rows that the run was trained and evaluated on; None if they cannot be read.
         bad: the unusable rows.
         left_out: indices, from 0, of the bad and the unlabelled rows.
     """
@@ -451,8 +451,7 @@ class LabelledSplit:
     path: Path
     name: str
     dataset: "datasets.Dataset"
-    trained: "datasets.Dataset | None"
-    evaluated: "Collection[datasets.Dataset]" = ()
+    of_run: "Rows[Any] | None"
     bad: "Sequence[BadRow]" = ()
     left_out: Collection[int] = ()
 
@@ -480,15 +479,15 @@ def predict_calibration_rows(options: CalibrateOptions) -> "Predictions":
     split = _file_rows(run, options) if options.rows else _own_rows(run, options)
     origin = str(split.path)
     row_numbers = np.array(list(islice(numbers_without(split.left_out), len(split.dataset))))
-    trained_digests = set() if split.trained is None else set(row_digests(split.trained, run.task))
+    trained_digests = set() if split.of_run is None else set(row_digests(split.of_run.train, run.task))
     digests = list(row_digests(split.dataset, run.task))
     is_new = np.array([digest not in trained_digests for digest in digests])
     overlap_problems = {int(number): "the run was trained on it" for number in row_numbers[~is_new]}
     trained_on = list_bad_rows(overlap_problems, origin, len(split.dataset), skip=options.skip_bad_rows)
     result = read_result(run.folder)
     assert result is not None
-    if result.best is not None or result.stopped_at is not None:
-        evaluated = chain.from_iterable(row_digests(rows, run.task) for rows in split.evaluated)
+    if split.of_run is not None and (result.best is not None or result.stopped_at is not None):
+        evaluated = chain.from_iterable(row_digests(rows, run.task) for rows in split.of_run.evaluation.values())
         if not set(digests).isdisjoint(evaluated):
             print(
                 f"{run.folder}: its checkpoint was selected on rows of {split.name!r}, so new rows may be harder: only "
@@ -530,7 +529,7 @@ def _own_rows(run: FinishedRun, options: CalibrateOptions) -> LabelledSplit:
     name = options.fit_on or next(iter(rows.evaluation))
     if name not in rows.evaluation:
         raise AlignAttnError(f"--fit_on: there is no split {name!r}: choose one of {', '.join(rows.evaluation)}")
-    return LabelledSplit(run.folder, name, rows.evaluation[name], rows.train, rows.evaluation.values())
+    return LabelledSplit(run.folder, name, rows.evaluation[name], rows)
 
 
 def _file_rows(run: FinishedRun, options: CalibrateOptions) -> LabelledSplit:
@@ -545,17 +544,15 @@ def _file_rows(run: FinishedRun, options: CalibrateOptions) -> LabelledSplit:
         read: Any = load_more_user_rows(run.task, path, **reading)
     else:
         read = load_task_files(run.task, path, None, **reading)
+    of_run: Rows[Any] | None = None
     try:
         changed = changed_rows_file(run.options, run.folder)
         if changed is not None:
             raise AlignAttnError(f"{changed} has changed since {run.folder} was made")
-        rows = load_run_rows(run.options)
-        trained, evaluated = rows.train, list(rows.evaluation.values())
+        of_run = load_run_rows(run.options)
     except (AlignAttnError, OSError) as error:
-        trained, evaluated = None, []
         written = read_json(run.folder / DATA_FILE)
         if digest_of(path) in [digest for name, digest in written.items() if TRAIN in name]:
             raise AlignAttnError(f"--rows {path} was trained on: give other rows") from error
         print(f"not checked whether the rows were trained on: {one_line(error)}", file=sys.stderr)
-    bad, left_out = read.bad_rows.get(TRAIN, ()), read.left_out[TRAIN]
-    return LabelledSplit(path, path.stem, read.train, trained, evaluated, bad, left_out)
+    return LabelledSplit(path, path.stem, read.train, of_run, read.bad_rows.get(TRAIN, ()), read.left_out[TRAIN])

@@ -118,7 +118,12 @@ def find_file(source: str, name: str, hub: Mapping[str, Any]) -> Path | None:
 
 def adapter_fields(path: str, hub: Mapping[str, Any]) -> dict[str, Any] | None:
     """Return the fields of an adapter's config, or None if there is no adapter in a folder or on the Hub."""
-    file = find_file(path, ADAPTER_CONFIG_NAME, hub)
+    return fields_in(path, ADAPTER_CONFIG_NAME, hub)
+
+
+def fields_in(path: str, name: str, hub: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return the fields of a JSON file in a folder or on the Hub, or None if it is missing."""
+    file = find_file(path, name, hub)
     if file is None:
         return None
     fields: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))

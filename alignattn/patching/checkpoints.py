@@ -43,6 +43,7 @@ from alignattn.patching.checkpoint_files import (
     adapter_fields,
     check_counts,
     check_fills,
+    fields_in,
     find_file,
     is_of_slots,
     labels_of,
@@ -136,9 +137,12 @@ def load_checkpoint(
         adapter = adapter_fields(source, hub)
         if adapter is not None:
             weights, description = adapter_contents(source, hub)
-            # The head is built for the adapter's labels, which only a patch describes; a run keeps its model's config.
-            described = description or {"labels": labels_of(_config_beside(source, hub))}
-            labels = described.get("labels", {}) if "config" not in kwargs and "num_labels" not in kwargs else {}
+            labels: dict[str, Any] = {}
+            if "config" not in kwargs and "num_labels" not in kwargs:
+                # The head is built for the adapter's labels, which a patch describes. Without one, a run keeps its
+                # model's config beside the adapter.
+                of_model = description.get("labels", {}) if description else fields_in(source, CONFIG_NAME, hub)
+                labels = labels_of(of_model or {})
             if "id2label" in labels:
                 labels["id2label"] = {int(number): label for number, label in labels["id2label"].items()}
             is_trainable = kwargs.pop("is_trainable", False)
@@ -309,13 +313,6 @@ def load_config(name: str, **kwargs: Any) -> PreTrainedConfig:
     else:
         config = AutoConfig.from_pretrained(source, **kwargs)
     return config
-
-
-def _config_beside(source: str, hub: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of the model's config in the folder of an adapter; none if it has no such file."""
-    file = find_file(source, CONFIG_NAME, hub)
-    fields: dict[str, Any] = {} if file is None else parse_json(file.read_bytes())
-    return fields
 
 
 def read_config_fields(name: str, **hub: Any) -> dict[str, Any]:
